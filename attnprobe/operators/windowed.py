@@ -49,16 +49,6 @@ class Windows:
         """The place of each window's first key among all keys if each block is reversed, (n_q,)."""
         return self.first // self.width * self.width + (-self.first - 1) % self.width
 
-    @property
-    def spans_two(self) -> Tensor:
-        """Whether a window has keys of two blocks, (n_q,) bool."""
-        return (self.first > 0) & (self.first % self.width != 0)
-
-    @property
-    def sinks_outside(self) -> Tensor:
-        """Which sinks lie before the window of each query, (n_q, sinks) bool."""
-        return torch.arange(min(self.sinks, self.n_k), device=self.end.device) < self.first[:, None]
-
     def cut(self, keys: Tensor, fill: float) -> Tensor:
         """Numbers of keys (h, n_k, c), cut into blocks (h, m, w, c); ``fill`` follows the last key."""
         missing = self.blocks * self.width - self.n_k
@@ -154,7 +144,8 @@ def _sums(log_q: Tensor, log_k: Tensor, windows: Windows) -> Tensor:
     blocks = windows.cut(log_k, -inf)  # (h, m, w, f)
     near = blocks.logcumsumexp(2).flatten(1, 2)[:, windows.end]  # (h, n_q, f)
     far = blocks.flip(2).logcumsumexp(2).flatten(1, 2)[:, windows.first_reversed.clamp(min=0)]
-    parts = [(log_q + near).logsumexp(-1), (log_q + far).logsumexp(-1).masked_fill(~windows.spans_two, -inf)]
-    for sink, outside in enumerate(windows.sinks_outside.unbind(1)):
-        parts.append((log_q + log_k[:, sink, None]).logsumexp(-1).masked_fill(~outside, -inf))
+    in_one = (windows.first <= 0) | (windows.first % windows.width == 0)  # its keys are all of one block
+    parts = [(log_q + near).logsumexp(-1), (log_q + far).logsumexp(-1).masked_fill(in_one, -inf)]
+    for sink in range(min(windows.sinks, windows.n_k)):
+        parts.append((log_q + log_k[:, sink, None]).logsumexp(-1).masked_fill(windows.first <= sink, -inf))
     return torch.stack(parts, -1)

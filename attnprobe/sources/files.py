@@ -75,6 +75,8 @@ class FileSource(Source):
         axes = f"{self.heads} heads of {self.n} tokens; the order of axes is (heads, tokens, dimension)"
         in_doubt = [f"{self.name}: {axes}"] if self.heads > self.n and self.metadata.facts is None else []
         self.local = tuple(layer for layer in self.available if self.metadata.of("sliding_window", layer) is not None)
+        sinks = any(name.split(".")[-1] == "sink_logits" for name in names)
+        sinks = sinks or any(self.metadata.of("sinks", layer) for layer in self.available)
         self.facts = {
             "qkv": self.name,
             "qkv_sha256": sha256_of(self.path),
@@ -85,7 +87,9 @@ class FileSource(Source):
             "heads": self.heads,
             "fallback": [*_lines_of(origin.get("fallback")), *in_doubt],
             **({"origin": origin} if origin else {}),
-            **self._attention_facts(),
+            **({"causal": True} if self.metadata.causal else {}),
+            **({"sliding_window": self.metadata.of("sliding_window", self.local[0])} if self.local else {}),
+            **({"sinks": True} if sinks else {}),
             **({} if self.selection is None else {"queries": self.selection.fact}),
         }
 
@@ -302,15 +306,6 @@ class FileSource(Source):
         """An optional tensor of a layer and window; None if there is none."""
         name = self._name(layer, window, name)
         return file.get_tensor(name) if name in self._shapes else None
-
-    def _attention_facts(self) -> dict[str, Any]:
-        """The facts ``causal``, ``sliding_window`` and ``sinks`` of the file, if they apply."""
-        widths = [self.metadata.of("sliding_window", layer) for layer in self.local]
-        sinks = any(name.split(".")[-1] == "sink_logits" for name in self._shapes)
-        sinks = sinks or any(self.metadata.of("sinks", layer) for layer in self.available)
-        facts: dict[str, Any] = {"causal": True} if self.metadata.causal else {}
-        facts |= {"sliding_window": widths[0]} if widths else {}
-        return facts | ({"sinks": True} if sinks else {})
 
 
 def _lines_of(value: Any) -> list[str]:

@@ -54,9 +54,12 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
                     sinks[str(layer)] = qkv.sinks
                 parts = qkv.parts()
                 for axis in ("q", "k", "v", *EXTRA):
-                    tensor = parts[axis]
-                    if tensor is not None:
-                        tensors[f"layer{layer}.window{window}.{axis}"] = _alone(tensor.cpu().contiguous(), storages)
+                    if parts[axis] is not None:
+                        tensor = parts[axis].cpu().contiguous()
+                        if tensor.untyped_storage().data_ptr() in storages:  # layers share the positions of queries
+                            tensor = tensor.clone()  # the format needs memory of its own
+                        storages.add(tensor.untyped_storage().data_ptr())
+                        tensors[f"layer{layer}.window{window}.{axis}"] = tensor
         if len(causal) > 1:
             raise UsageError(f"{path}: only some layers are causal, which this file format cannot store")
         facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
@@ -66,11 +69,3 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         entry |= {"sinks": sinks} if sinks else {}
         save_tensors(temporary, tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path
-
-
-def _alone(tensor: Tensor, storages: set[int]) -> Tensor:
-    """The tensor in memory of its own, as the format needs it: layers share the positions of their queries."""
-    if tensor.untyped_storage().data_ptr() in storages:
-        tensor = tensor.clone()
-    storages.add(tensor.untyped_storage().data_ptr())
-    return tensor

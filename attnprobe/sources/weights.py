@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -151,13 +151,19 @@ def initialized(
         layers: the number of layers to build if the model is a plain stack; other models are built in full.
         with_decoder: keep the decoder of an encoder-decoder.
     """
-    from transformers import AutoModel
+    from transformers import AutoModel, initialization
 
     config = copy.deepcopy(config)
     if config.model_type in STACKS:
         config.num_hidden_layers = min(layers, config.num_hidden_layers)
+    # transformers' own draws are replaced; they are skipped for models whose constructor sets every buffer
+    skips = config.model_type in STACKS and hasattr(initialization, "no_init_weights")
     try:
-        with quiet(), torch.random.fork_rng(devices=[]), _without_drawing(config):
+        with (
+            quiet(),
+            torch.random.fork_rng(devices=[]),
+            initialization.no_init_weights() if skips else nullcontext(),
+        ):
             model = AutoModel.from_config(config, trust_remote_code=False, attn_implementation="eager")
     except Exception as error:  # a contradictory configuration
         raise SourceError(f"{name}: transformers cannot build this model: {_line(error)}") from error
@@ -211,14 +217,6 @@ def _encoder(model: PreTrainedModel, with_decoder: bool, name: str) -> PreTraine
         if not isinstance(model, PreTrainedModel):
             raise SourceError(f"{name}: config.json says is_encoder_decoder, but a {kind} is not one; set it to false")
     return model.eval().requires_grad_(False)
-
-
-def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
-    """Skip transformers' own random weights, which are replaced, for models whose constructor sets every buffer."""
-    from transformers import initialization
-
-    skips = config.model_type in STACKS and hasattr(initialization, "no_init_weights")
-    return initialization.no_init_weights() if skips else nullcontext()
 
 
 def _line(error: BaseException) -> str:
