@@ -85,33 +85,38 @@ def _order() -> list[_Choice]:
 class _Switch:
     """Settings of this process: the first user sets them, the last one restores them."""
 
-    def __init__(self, choices: Callable[[], list[_Choice]]) -> None:
-        self.list_choices, self.lock, self.users = choices, Lock(), 0
-        self.choices: list[_Choice] = []
+    def __init__(self, choices: list[_Choice]) -> None:
+        self.choices, self.lock, self.users = choices, Lock(), 0
         self.before: list[Any] = []
 
     def on(self) -> None:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                self.choices = self.list_choices()
-                with warnings.catch_warnings():  # of torch about its older settings
-                    warnings.simplefilter("ignore")
-                    self.before = [one.read() for one in self.choices]
-                    self._make([one.setting for one in self.choices])
+                self.before = self.read()
+                self.make([one.setting for one in self.choices])
 
     def off(self) -> None:
         with self.lock:
             self.users -= 1
             if self.users == 0:
-                self._make(self.before)
+                self.make(self.before)
 
-    def _make(self, values: list[Any]) -> None:
-        for choice, value in zip(self.choices, values, strict=True):
-            choice.make(value)
+    def read(self) -> list[Any]:
+        """The values of all choices, in their order."""
+        with warnings.catch_warnings():  # of torch about its older settings
+            warnings.simplefilter("ignore")
+            return [one.read() for one in self.choices]
+
+    def make(self, values: list[Any]) -> None:
+        """Sets all choices to the values of `read`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for choice, value in zip(self.choices, values, strict=True):
+                choice.make(value)
 
 
-_PRECISION, _ORDER = _Switch(_precision), _Switch(_order)
+PRECISION, _ORDER = _Switch(_precision()), _Switch(_order())
 
 
 @contextmanager
@@ -130,7 +135,7 @@ def full_precision() -> Iterator[None]:
     ...     torch.get_float32_matmul_precision()
     'highest'
     """
-    _PRECISION.on()
+    PRECISION.on()
     try:
         with ExitStack() as stack:
             for kind in ("cpu", "cuda"):
@@ -138,7 +143,7 @@ def full_precision() -> Iterator[None]:
                     stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
-        _PRECISION.off()
+        PRECISION.off()
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 @in_kit(
     "inputs",
-    "Q, K, V, the global random states and torch's settings are left as they are",
+    "Q, K, V, global random states, torch's settings and functions, and the working folder are left as they are",
     scores=(1.0,),
     dtypes=(torch.float64,),
 )
