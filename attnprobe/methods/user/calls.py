@@ -20,6 +20,8 @@ from ...rng import Streams
 from .foreign import Guarded, asked, check_tensor, same_settings
 from .recovered import LARGEST, Recovered
 
+COSTS = ("visited", "scored", "kv_read", "realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # of diagnostics
+
 
 @dataclass(frozen=True)
 class UserFunction:
@@ -181,7 +183,10 @@ class UserFunction:
         self._check_dtype(result.output, qkv)
         self._check_device(result.output, qkv)
         for name, values in result.diagnostics.items():
-            check_tensor(values, (qkv.h,), f"{self.name}: its diagnostic '{cut(name)}'")
+            what = f"{self.name}: its diagnostic '{cut(name)}'"
+            check_tensor(values, (qkv.h,), what)
+            if name in COSTS and (wrong := values[~(values.isfinite() & (values >= 0))]).numel():
+                raise BadResult(f"{what} is {wrong[0].item():g} in a head; a finite number of at least 0 is needed")
         for tensors in (result.draws, result.cores, result.inverses):
             for name, x in tensors.items():
                 if not x.dim() or len(x) != qkv.h:

@@ -192,6 +192,12 @@ def test_a_normaliser_is_handed_on_and_one_of_another_shape_is_refused():
         approx.log_normalizer()
 
 
+def stated(v, **costs):
+    """The values with costs that are wrong in the last head."""
+    diagnostics = {name: torch.tensor([0.0, cost]) for name, cost in costs.items()}
+    return Approximation(None, v.clone(), diagnostics=diagnostics)
+
+
 @pytest.mark.parametrize(
     "fn, words",
     [
@@ -220,6 +226,9 @@ def test_a_normaliser_is_handed_on_and_one_of_another_shape_is_refused():
         (lambda v: Approximation(None, v.clone(), draws={"x": v[0, 0, 0]}), r"'x' has shape \(\); \(h, …\) is needed"),
         (lambda v: Approximation(None, v.clone(), cores={"x": v[:1]}), r"'x' has shape \(1, 20, 5\); \(h, …\)"),
         (lambda v: Approximation(None, v.clone(), diagnostics={"x": v}), "its diagnostic 'x' has shape"),
+        (lambda v: stated(v, visited=-1), "its diagnostic 'visited' is -1 in a head; a finite number of at least 0"),
+        (lambda v: stated(v, kv_read=torch.nan), "its diagnostic 'kv_read' is nan in a head; a finite number"),
+        (lambda v: stated(v, realised_d=torch.inf), "its diagnostic 'realised_d' is inf in a head; a finite number"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
