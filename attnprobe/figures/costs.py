@@ -33,6 +33,8 @@ EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 OWN_EDGE = {"markeredgecolor": "black", "markeredgewidth": 0.9}  # of the user's methods among many
 MOST_COLOURED = 8  # methods of many
 MOST_LEAST = 6  # methods in colours where no panel has a frontier
+MOST_GREY = 10  # other methods, which have a line and a name each
+ARROWS = {"beyond the axis": {"color": OTHERS["color"], "linestyle": "", "marker": "^", "markersize": 4.5}}
 FAR = 1e3  # from the least cost to the beginning of the frontier at V-Mean, which has none
 
 
@@ -106,12 +108,15 @@ def coloured(
     styles = styles_of(run, [row for row in rows if text_label(row) in named])
     styles = {label: {**look, **(OWN_EDGE if label in own and others else {})} for label, look in styles.items()}
     stepped = any(best for _, best in panels)
+    named = ", ".join(sorted(others)) if len(others) > MOST_GREY else "with names where there is room"
     several = len({row["d"] for row in rows} - {None}) > 1
     words = [
         *([LINES] * several),
         *([RULE] * stepped),
-        *([f"Grey: methods {'without a point on a frontier' if stepped else 'of larger errors'}."] * bool(others)),
-        *(["They have names where there is room."] * bool(others)),
+        *(
+            [f"Grey: methods {'without a point on a frontier' if stepped else 'of larger errors'}, {named}."]
+            * bool(others)
+        ),
         *(["Black edges: the user's own methods."] * bool(own and others)),
     ]
     return styles, others, words
@@ -131,6 +136,9 @@ def cloud(
     """
     from matplotlib.lines import Line2D
 
+    grey = gathered([point for point in points if point.label not in styles], lambda point: point.label)
+    for line in grey if len(grey) <= MOST_GREY else ():
+        axis.plot(*_places(line), **{**OTHERS, "linestyle": "-", "marker": "", "linewidth": 0.7, "zorder": 1.1})
     for bad, look in ((False, OTHERS), (True, OTHERS_BAD)):
         axis.plot(*_places([one for one in points if one.label not in styles and one.bad == bad]), **look)
     for line in gathered([point for point in points if point.label in styles], lambda point: point.label):
@@ -165,8 +173,9 @@ def names(
 ) -> None:
     """Write the names of methods with a style at the ends of their lines, and d at both ends of lines.
 
-    Of lines with the same budgets, the first that has room has them. Other methods have names where there is room,
-    those of the least errors first. The lines of the panel are drawn, and the layout is final.
+    Of lines with the same budgets, the first that has room has them. Up to `MOST_GREY` other methods, and those
+    outside, have names where there is room, the least errors first. The lines of the panel are drawn, and the layout
+    is final.
 
     Args:
         several: whether points have d. outside: of `beyond`.
@@ -174,8 +183,7 @@ def names(
     lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
     texts = Texts(axis)
     for line in lines:
-        name = line[0].label + " !" * any(point.bad for point in line)
-        texts.write(name, [(line[-1].cost, line[-1].error)], styles[line[0].label]["color"], far=True)
+        texts.write(_name(line), [(line[-1].cost, line[-1].error)], styles[line[0].label]["color"], far=True)
     ends = gathered(lines, lambda line: tuple(point.d for point in line)) if several else []
     for alike in ends:
         for line in alike:
@@ -188,9 +196,15 @@ def names(
     low, high = axis.get_ylim()
     for some in (outside, points):
         others = gathered([one for one in some if one.label not in named], lambda point: point.label)
-        for *_, point in sorted(others, key=lambda group: group[-1].error):
-            place = point.cost, min(max(point.error, low), high)
-            texts.write(point.label, [place], styles.get(point.label, DIM)["color"])
+        if some is points and len(others) > MOST_GREY:
+            break
+        for line in sorted(others, key=lambda group: group[-1].error):
+            name, place = _name(line), (line[-1].cost, min(max(line[-1].error, low), high))
+            texts.write(name, [place], styles.get(line[0].label, DIM)["color"])
+
+
+def _name(line: Sequence[Point]) -> str:
+    return line[0].label + " !" * any(point.bad for point in line)
 
 
 def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:

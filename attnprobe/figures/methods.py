@@ -158,6 +158,11 @@ def ranked(rows: Sequence[R], error: Callable[[Sequence[R]], float]) -> list[str
     return sorted(places, key=places.__getitem__)
 
 
+def best_first(rows: Iterable[Fields]) -> str:
+    """The order of `ranked` beside its lines."""
+    return "best first" if all(map(within_budget, rows)) else "best first; those above d last"
+
+
 def order_of(rows: Iterable[Fields], by: str) -> str:
     """The sentence of a caption on the order of `ranked`, by these errors."""
     rows = [row for row in rows if row["d"] is not None]

@@ -164,7 +164,7 @@ class Panels:
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
         turned_over(axes, [] if self.scale else every)  # legends of maps name colours of the maps
-        if len(owns) > 1:  # what each panel would say stands once, below all
+        if owns:  # what each panel would say stands once, below all
             common = in_every(owns)
             owns = [{label: line for label, line in own.items() if label not in common} for own in owns]
             handles = {**common, **handles}

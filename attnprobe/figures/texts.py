@@ -17,7 +17,7 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 
 SIDES = ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (-1, 0))  # right, left, above, below
 FAR = (0.0, 6.0, 12.0, 20.0, 30.0, 42.0)  # points from a marker to its text, further away
-SIZE, WIDE, TALL = 0.833, 0.6, 1.05  # of type small, of figures' type; width of a letter and height of a line
+SIZE, TALL = 0.833, 1.05  # of type small, of figures' type; height of a line
 LEADING = 1.2  # of type, from line to line
 FOLDED = 0.6  # of the width of a panel, that a line of text has at most
 SLANTED = 0.6  # of the radius of a marker and a point, from its middle to the corner of its text, each way
@@ -53,7 +53,7 @@ class Texts:
         size = SIZE * type_size("font.size")
         text = folded(text, FOLDED * (self.right - self.left) / 72, size)
         lines = text.split("\n")
-        extent = WIDE * size * max(map(len, lines)), size * (TALL + LEADING * (len(lines) - 1))
+        extent = max(_wide(line, size) for line in lines), size * (TALL + LEADING * (len(lines) - 1))
         options: list[tuple[float, Box, Place, Place, Any]] = []
         for place, (x, y) in zip(at, on_paper(self.axis, self.axis.transData, at), strict=True):
             own = np.hypot(self.marks[:, 0] - x, self.marks[:, 1] - y) < OWN_MARK
@@ -84,6 +84,14 @@ class Texts:
         x = min(max(left, self.left), self.right - (right - left))
         y = min(max(bottom, self.bottom), self.top + OUT - (top - bottom))
         return box if (x, y) == (left, bottom) else (x, y, x + right - left, y + top - bottom)
+
+
+def _wide(line: str, size: float) -> float:
+    """The width of a line of type, in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    return text_to_path.get_text_width_height_descent(line, FontProperties(size=size), False)[0]
 
 
 def on_paper(axis: Any, transform: Any, places: Any) -> list[Place]:

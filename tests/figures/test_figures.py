@@ -485,7 +485,7 @@ def test_one_of_the_lines_of_equal_budgets_has_them():
 
 
 def test_of_many_methods_those_on_a_frontier_have_colours():
-    """Nine methods: three are on the frontier of a panel, the others are one grey cloud, hollow with bad rows."""
+    """Nine methods: three are on the frontier of a panel, the others are grey, hollow with bad rows."""
     beaten = [Point(f"beaten {number}", 8, 10.0, 1.0) for number in range(costs.MOST_COLOURED - 3)]
     beaten.append(Point("spoiled", 8, 3.0, 0.01, bad=True))
     best = [Point("a", 8, 1.0, 0.9), Point("b", 8, 2.0, 0.89), Point("b", 16, 4.0, 0.3), Point("c", 8, 8.0, 0.1)]
@@ -500,10 +500,14 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     axis = Figure().subplots()
     styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named - {"ninth"}}
     costs.cloud(axis, [*best, *beaten], styles, steps, 2.0)
-    grey, hollow, *_ = axis.lines
+    grey, hollow = (line for line in axis.lines if line.get_zorder() == costs.OTHERS["zorder"])
     assert len(grey.get_xydata()) == len(beaten) - 1 and grey.get_markerfacecolor() != "none"
     assert hollow.get_xydata().tolist() == [[3.0, 0.01]] and hollow.get_markerfacecolor() == "none"
-    assert len([line for line in axis.lines if line.get_linestyle() == "-"]) == 4, "no lines through grey points"
+    thin = [line for line in axis.lines if line.get_linewidth() == 0.7]
+    assert len(thin) == len(beaten), "a line through the points of a grey method"
+    many = Figure().subplots()
+    costs.cloud(many, [Point(f"m{place}", 8, 1.0, 1.0) for place in range(costs.MOST_GREY + 1)], {}, [])
+    assert not any(line.get_linewidth() == 0.7 for line in many.lines), "of many methods none"
     (_, vmean), *corners = axis.lines[-1].get_xydata().tolist()
     assert vmean == 2.0 and corners == [[point.cost, point.error] for point in best], "it begins at V-Mean"
     costs.cloud(axis, [], styles, [])
@@ -550,7 +554,7 @@ def test_texts_cover_no_marker_and_no_text_and_name_some_of_a_crowd(several):
         for place, label in enumerate(styles)
         for d in (8, 16, 32)
     ]
-    crowd = [Point(f"grey {x} {y}", 8, 30.0 * 1.05**x, 30.0 * 1.05**y) for x in range(5) for y in range(5)]
+    crowd = [Point(f"grey {x} {y}", 8, 30.0 * 1.05**x, 30.0 * 1.05**y) for x in range(3) for y in range(3)]
     costs.cloud(axis, [*named, *crowd], styles, costs.frontier(named))
     costs.names(axis, [*named, *crowd], styles, several)
     axis.figure.canvas.draw()

@@ -7,7 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import DIM, STEPS, Point, beyond, cloud, coloured, frontier, names, no_panel, others_legend
+from ...figures.costs import (
+    ARROWS,
+    DIM,
+    STEPS,
+    Point,
+    beyond,
+    cloud,
+    coloured,
+    frontier,
+    names,
+    no_panel,
+    others_legend,
+)
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
@@ -43,6 +55,7 @@ LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 GUIDE: Mapping[str, Any] = {"color": "#b0b0b0", "linewidth": 0.8, "zorder": 0.9}
 GUIDES = {1: "∝ n", 2: "∝ n²"}
+WIDE = 1.1  # from p25 to p75 of a bar, at least: shorter ones would be specks
 APART = 1.25  # from exact attention to a guide at the least n, as a ratio
 
 
@@ -127,7 +140,9 @@ def _growth(
         if cost == "seconds":
             low, high = ([end(bar(row)) for row in ordered] for end in (min, max))
             side = axis.transData + beside(axis, place, count)
-            axis.vlines(lengths, low, high, color=look["color"], linewidth=1.0, zorder=2.6, transform=side)
+            wide = [place for place, ends in enumerate(zip(low, high, strict=True)) if ends[1] > WIDE * ends[0]]
+            bars = ([some[place] for place in wide] for some in (lengths, low, high))
+            axis.vlines(*bars, color=look["color"], linewidth=1.0, zorder=2.6, transform=side)
         (line,) = axis.plot(lengths, [factor * row[cost] for row in ordered], **look)
         return line
 
@@ -161,7 +176,7 @@ def _growth(
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK} if exact else {}
     legend |= {"V-Mean": VMEAN} if vmean else {}
-    legend |= spread_legend("p25 – p75") if cost == "seconds" else {}
+    legend |= spread_legend("p25 – p75") if any(ends[-1] > WIDE * ends[0] for ends in map(bar, rows)) else {}
     return Panels(
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
@@ -169,7 +184,10 @@ def _growth(
             f"{title}"
             + ("" if d is None else f" at d = {d}")
             + ", on logarithmic axes. Exact attention is the framework's fused kernel.",
-            *(["Bars run from p25 to p75 of the rounds, side by side at each n."] * (cost == "seconds")),
+            *(
+                [f"Bars run from p25 to p75 of the rounds where these differ by over {WIDE - 1:.0%}."]
+                * (cost == "seconds")
+            ),
             *([f"Guides through its last point: {', '.join(guides.values())}."] * bool(guides)),
             *(f"{sentence(line)}." for line in warnings if cost == "seconds"),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
@@ -249,7 +267,6 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             *words,
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
-            *(["Arrows: errors beyond the axis."] * (errors[-1] > edge)),
             *no_panel({COSTS[cost][0]: stating[cost] for cost in COSTS if cost not in costs}),
             *marks(rows, ERROR),
             _where(rows),
@@ -259,6 +276,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
         y=f"{symbol(ERROR)}, median",
         legend=others_legend(others)
         | (STEPS if any(best[cost] for cost in costs) else {})
+        | (ARROWS if errors[-1] > edge else {})
         | hollow_legend(points)
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import STEPS, Point, beyond, cloud, coloured, frontier, names, no_panel, others_legend
+from ...figures.costs import ARROWS, STEPS, Point, beyond, cloud, coloured, frontier, names, no_panel, others_legend
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.kit import logarithmic
@@ -126,6 +126,7 @@ def cost_figure(
             **({EXACT_LABEL: EXACT_LINE} if exact else {}),
             **hollow_legend(row for row in points if text_label(row) in there),
             **(STEPS if any(steps for *_, steps in page) else {}),
+            **(ARROWS if any(map(out, page)) else {}),
         }
 
     unpriced = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +20,7 @@ from ...figures.methods import (
     crossed,
     has,
     hollow_legend,
+    left_out,
     marks,
     names_of,
     order_of,
@@ -48,6 +50,7 @@ from .error_panels import (
     dot_panel,
     is_out,
     line_panel,
+    median_is_out,
     median_of,
 )
 
@@ -57,8 +60,9 @@ SPAN = 1e2  # of an axis above V-Mean's error
 MOST_LINES = 3  # methods; those of more are dots, because their bands would overlap
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
-BEYOND_EDGE = "beyond the axis (number: median)"
+BEYOND_EDGE = "beyond the axis"
 MAXIMUM_BEYOND = "maximum beyond the axis"
+OUTSIDE = is_out, median_is_out
 DOTS = 0.19  # inches of a method's line, at least
 STEP = 0.1  # inches from a budget's dot to the next
 DOT: dict[str, Any] = {"linestyle": "", "markersize": 5}
@@ -102,7 +106,8 @@ def error_figure(
         figure = _dots(corners, limits, name, budgets, styles, drawing.sizes)
     else:
         figure = _lines(corners, limits, name, budgets, styles)
-    return draw_figures([figure], drawing, out_dir)
+    caption = [*figure.caption, *left_out(rows, plotted, text_label).sentences]
+    return draw_figures([replace(figure, caption=caption)], drawing, out_dir)
 
 
 def _dots(
@@ -146,8 +151,9 @@ def _dots(
     legend |= {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {'d' if several else row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
-    out = any(is_out(row, name, *ends) for row in _measured(rows, name))
-    legend |= {BEYOND_EDGE: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
+    out, numbered = (any(is_beyond(row, name, *ends) for row in _measured(rows, name)) for is_beyond in OUTSIDE)
+    edge = BEYOND_EDGE + " (number: median)" * numbered
+    legend |= {edge: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
         f"error-{name}",

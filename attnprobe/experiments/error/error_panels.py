@@ -30,6 +30,7 @@ ARROW: dict[str, Any] = {"linestyle": "", "marker": "^", "markersize": 5.5}
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
 LIGHTEST = 0.72  # of the scale of colours, that the smallest budget has
 AMONG = 0.8  # of a method's line, that its budgets share
+ROUND = {"marker": "o"}
 SMALL = 0.7  # of the size of dots, where methods have several
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
@@ -41,7 +42,12 @@ def median_of(row: Row, name: str) -> float:
 
 def is_out(row: Row, name: str, low: float, end: float) -> bool:
     """Whether a median lies outside the axis, or a maximum above it."""
-    return drawable(row["metrics"][name].get("max")) > end or median_of(row, name) < low
+    return drawable(row["metrics"][name].get("max")) > end or median_is_out(row, name, low, end)
+
+
+def median_is_out(row: Row, name: str, low: float, end: float) -> bool:
+    """Whether a median lies outside the axis."""
+    return not low <= median_of(row, name) <= end
 
 
 def line_panel(
@@ -121,15 +127,15 @@ def dot_panel(
     An arrow at an edge is a median below ``ends``, those of the axis, or a maximum above. Medians beyond have numbers.
 
     Args:
-        looks: of the dots of each budget; empty if there is one, whose dots look as their methods. names: of methods,
-            by label.
+        looks: of the dots of each budget; empty if there is one, whose dots have the colours of their methods. names:
+            of methods, by label.
     """
     low, end = ends
     labels = [label for label, style in styles.items() if style["marker"]]
     budgets = [d for d in looks if d is not None]
     size = SMALL if looks else 1.0
     for row in (row for row in rows if text_label(row) in labels):
-        style = {**styles[text_label(row)], **looks.get(row["d"], {}), "linestyle": "", "markersize": 7 * size}
+        style = {**styles[text_label(row)], **looks.get(row["d"], ROUND), "linestyle": "", "markersize": 7 * size}
         colour, position = style["color"], float(labels.index(text_label(row)))
         if row["d"] in budgets:
             position += AMONG * ((budgets.index(row["d"]) + 0.5) / len(budgets) - 0.5)
@@ -147,7 +153,7 @@ def dot_panel(
                 at, beside, arrow, aligned = (0.0, 0.05, "<", "left") if below else (1.0, 0.95, ">", "right")
                 edge = {"transform": axis.get_yaxis_transform(), "color": colour, "clip_on": False}
                 axis.plot([at], [position], marker=arrow, markersize=6, **edge)
-                if below or stats["median"] > end:
+                if median_is_out(row, name, low, end):
                     number = f"{stats['median']:.1e}" if stats["median"] else "0"
                     axis.text(beside, position, number, ha=aligned, va="center", fontsize="small", **edge)
         if crossed(row, name):

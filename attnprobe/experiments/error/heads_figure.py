@@ -14,7 +14,7 @@ from ...figures.ends import beyond
 from ...figures.files import chunks
 from ...figures.kit import Scale, scale_of
 from ...figures.looks import formula, in_words, sentence, symbol
-from ...figures.methods import names_of, order_of, ranked, text_label
+from ...figures.methods import best_first, names_of, order_of, ranked, text_label
 from ...figures.panels import Panels, draw_figures
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -29,8 +29,6 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 Maps = Mapping[tuple[str, Any], Map]  # of methods and budgets, whose lines are layers
 Grid = tuple[Lines, list[tuple[str, Map]]]  # the lines of all maps of a figure, and the words and values of each
 
-FLAT = "Those without d stand below, once for each layer."
-
 
 def head_figures(
     records: Sequence[ErrorRecord], rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metric: str
@@ -38,8 +36,7 @@ def head_figures(
     """Draw ``metric`` over layers and heads: a figure for each (source, n, target).
 
     If methods are more than layers, they are the lines of a map for each layer and budget, in the order of `ranked`.
-    Those without a budget stand below, once for each layer. Otherwise layers are the lines of a map for each method and
-    budget.
+    Otherwise layers are the lines of a map for each method and budget.
 
     A cell is the mean of its finite values over windows and repeats. A figure has one logarithmic colour scale. It
     ends where the whiskers of a box plot of the logarithms end. Values beyond it have the colour of its end and a sign,
@@ -98,7 +95,7 @@ def head_figures(
         caption = [
             f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
             "One logarithmic colour scale serves all maps; what lies beyond it has the colour of its end and a sign.",
-            *([order_of(of_place, "medians"), *([FLAT] if any(d is None for _, d in maps) else [])] if many else []),
+            *([order_of(of_place, "medians")] if many else []),
             f"{sentence(facts)}.",
         ]
         scale = scale_of(np.array([values for values, _ in maps.values()]), symbol(metric))
@@ -115,11 +112,12 @@ def head_figures(
                 scale,
                 len(_budgets(maps)) or 1,
                 drawing,
+                {names[text_label(row)] for row in of_place if row.get("reference")} if many else (),
                 stem=stem,
                 title=f"{sentence(in_words(metric))} head by head: mean over windows and repeats",
                 caption=caption,
                 x="head",
-                y="best first" if many else "layer",
+                y=best_first(of_place) if many else "layer",
             )
             for lines, panels_ in grids
         ]
@@ -143,20 +141,15 @@ def _by_layer(maps: Maps, names: Mapping[str, str], layers: Sequence[int], facts
 
 
 def _by_method(maps: Maps, rows: Sequence[Row], layers: Sequence[int], facts: str, drawing: Drawing) -> list[Grid]:
-    """A map for each layer and budget, with a line for each method, of as many methods as a page has.
-
-    Those without a budget are the last lines, and only the first map of a layer has them.
-    """
-    flat = [method for method, d in maps if d is None]
-    measured = [row for row in rows if (text_label(row), row["d"]) in maps and row["d"] is not None]
+    """A map for each layer and budget, with a line for each method, of as many methods as a page has."""
+    measured = [row for row in rows if (text_label(row), row["d"]) in maps]
     methods = ranked(measured, lambda line: float(np.nanmedian(maps[text_label(line[0]), line[0]["d"]][0])))
-    methods, most = [*methods, *flat], most_lines(drawing)
     grids = []
-    for lines in chunks(methods, math.ceil(len(methods) / math.ceil(len(methods) / most))):
+    for lines in chunks(methods, math.ceil(len(methods) / math.ceil(len(methods) / most_lines(drawing)))):
         panels = []
         for place, layer in enumerate(layers):
-            for number, d in enumerate(_budgets({key: maps[key] for key in maps if key[0] in lines}) or [None]):
-                shown = [_of(maps, method, d) for method in lines if number == 0 or method not in flat]
+            for d in _budgets({key: maps[key] for key in maps if key[0] in lines}) or [None]:
+                shown = [_of(maps, method, d) for method in lines]
                 values, spoiled = (np.array([one[place] for one in part]) for part in zip(*shown, strict=True))
                 panels.append((_title(f"layer {layer}", d, facts), (values, spoiled)))
         grids.append((lines, panels))

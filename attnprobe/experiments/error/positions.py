@@ -19,6 +19,7 @@ from ...figures.methods import (
     HUGE,
     MOST_IN_PANEL,
     OWN,
+    best_first,
     hollow_legend,
     marks,
     names_of,
@@ -216,7 +217,7 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
                     where(shown, "heads", "windows", "repeats"),
                 ],
                 x=AT,
-                y="best first",
+                y=best_first(shown),
             )
         )
     return figures

@@ -13,6 +13,7 @@ from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.kit import logarithmic
 from ...figures.looks import GREY
 from ...figures.methods import (
+    HOLLOW,
     HUGE,
     INTERVAL,
     INTERVALS,
@@ -21,9 +22,9 @@ from ...figures.methods import (
     correlated,
     family_panels,
     flagged,
+    hollow_legend,
     legend_text,
     markers,
-    sign_legend,
     spread_legend,
     styles_of,
     text_label,
@@ -32,7 +33,7 @@ from ...figures.methods import (
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, rank_correlation
-from ...tables.methods import half_interval
+from ...tables.methods import half_interval, mark
 from ...tables.table import gathered, grouped_by
 from .rows import inject_points, inject_summary, mean, of_windows
 
@@ -212,6 +213,8 @@ def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         for row in group:
             if row["layer"] is None:
                 axis.plot([spots[None]], [_drift(row)], **{**style, "linestyle": ""})
+            if mark(row) == "!":
+                axis.plot([spots[row["layer"]]], [_drift(row)], **{**style, **HOLLOW})
         return "", line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
@@ -231,6 +234,7 @@ def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         draw,
         "layer that is replaced",
         DRIFT,
+        hollow_legend(rows),
         width=WIDTH,
         columns=_columns(family_panels(rows)),
     )
@@ -245,6 +249,9 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     def plot(axis: Any, group: Sequence[Row], style: Mapping[str, Any]) -> tuple[str, Any]:
         points = [(_local_error(row), _drift(row)) for row in group]
         (line,) = axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})
+        for row in group:
+            if mark(row) == "!":
+                axis.plot([_local_error(row)], [_drift(row)], **{**style, **HOLLOW})
         return correlated(rank_correlation(*zip(*inject_points(group), strict=True))), line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
@@ -266,6 +273,7 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         draw,
         LOCAL,
         DRIFT,
+        hollow_legend(rows),
         width=WIDTH,
         columns=_columns(family_panels(rows)),
     )
@@ -275,14 +283,12 @@ def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], styles: Styles,
     """Draw each method of a panel, on the scale of the rows; returns the legend."""
     lowest, own = _lowest(rows), {}
     notes = outside(rows, lambda row: [_drift(row)], lowest)
-    bad = flagged(panel)
+    bad = flagged(rows)
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:
             words, line = plot(axis, group, style)
             own[legend_text(label, bad) + words + notes[label]] = line
-    for label, look in sign_legend(panel).items():
-        (own[label],) = axis.plot([], [], **look)
     drifts = [_drift(row) for row in rows if _drift(row) >= lowest]
     logarithmic(axis, "y")
     axis.set_ylim(min(drifts) / 1.6, max(drifts) * 1.6)

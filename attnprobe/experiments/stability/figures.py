@@ -11,7 +11,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import GREY, sentence, typeset
-from ...figures.methods import HUGE, left_out, spread_legend, styles_of, text_label
+from ...figures.methods import HUGE, left_out, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -32,23 +32,20 @@ OF_CONDITION = (
     "heads."
 )
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
-MOST_BANDS = 3  # methods; the curves of more are smoothed, and their τ has a panel each
 SMOOTHED = 6  # of the steps, the part that a running mean is over
 CURVE = {"marker": None, "linewidth": 1.3}
-PALE = {"linewidth": 0.7, "alpha": 0.4}  # of the steps under it
+PALE = {"linewidth": 0.7, "alpha": 0.5}  # of a seed
 ASIDE = {"color": "#aaaaaa", "linewidth": 0.6, "alpha": 0.6, "zorder": 1}  # of other methods
-SPARE = 1.5  # from the curves of τ to the ends of their axis
-FAINT, EDGE = 0.06, {"linewidth": 0.5, "alpha": 0.5}  # of a range, and of its ends
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
 def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
-    A line is the mean over the seeds, geometric for τ and condition numbers, in a band of their range. Of more than 3
-    methods, it is a running mean, and τ has a panel for each method, with its steps and the other methods behind. The
-    condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized
-    attention: the median over layers and heads. A step at which it is singular with some seed has no point.
+    A line is the mean over the seeds and some steps, geometric for τ and condition numbers. τ has a panel for each
+    method, with its seeds and the other methods behind. The condition number is that of the core that a method inverts,
+    of B for self-attention and of C for kernelized attention: the median over layers and heads. A step at which it is
+    singular with some seed has no point.
 
     Returns:
         The files' paths.
@@ -64,7 +61,7 @@ def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path
 
 
 def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]:
-    """A panel for each quantity, a line for each method; of many methods, τ has a figure of small multiples."""
+    """A panel for each quantity, a line for each method; τ has a figure of small multiples."""
     from matplotlib.lines import Line2D
 
     first, styles, seeds = rows[0], styles_of(run, rows), len({row["seed"] for row in rows})
@@ -77,16 +74,12 @@ def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]
     blank = [name for name, group in groups.items() if not _means(_per_step(group, CONDITION), True)[0]]
     why = f"without a line: no core{' or singular' * (len(blank) > len(without))}"
     notes = [*filter(None, [", ".join(exact), why if blank else ""])]
-    banded, lost = len(groups) <= MOST_BANDS, left_out(run, rows, _name)
-    width = 1 if banded else max(len(values) for row in rows for values in row["per_step"].values()) // SMOOTHED | 1
-    alone = [] if banded else [name for name in groups if name not in yardstick]
+    lost = left_out(run, rows, _name)
+    width = max(len(values) for row in rows for values in row["per_step"].values()) // SMOOTHED | 1
+    alone = [name for name in groups if name not in yardstick]
     caption = [
-        "Step by step: means over the seeds, geometric for τ and condition numbers. "
-        + (
-            "Bands are their range."
-            if banded
-            else f"Strong lines are their means over {width} steps; single steps may lie beyond."
-        ),
+        f"Means over the seeds{f' and over {width} steps' * (width > 1)}, geometric for τ and condition numbers."
+        + " Thin: each seed of the method of a panel." * (seeds > 1),
         *([OF_CONDITION] * (CONDITION in names)),
         *([f"Without a core: {', '.join(without)}."] if CONDITION in names and without else []),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
@@ -100,16 +93,11 @@ def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]
         means = {name: one for name, one in every.items() if one[0]}
         if geometric:
             logarithmic(axis, "y")
-        for name, (steps, _, values) in means.items():
+        for name, (steps, of_seeds, values) in means.items():
             look = looks[name] if own in ("", name) or name in yardstick else ASIDE
-            if banded:
-                _range(axis, means[name], look["color"])
-            if own == name and width > 1:
-                axis.plot(steps, values, **{**look, **PALE})
+            for one in zip(*of_seeds, strict=True) if own == name and seeds > 1 else ():
+                axis.plot(steps, _smooth(one, width, geometric), **{**look, **PALE})
             axis.plot(steps, _smooth(values, width, geometric), **look)
-        smooth = [value for _, _, values in means.values() for value in _smooth(values, width, geometric)]
-        if own and smooth:  # single steps may lie beyond
-            axis.set_ylim(min(smooth) / SPARE, max(smooth) * SPARE)
         if not own:
             axis.set_ylabel(UNITS[quantity])
         axis.xaxis.get_major_locator().set_params(integer=True)
@@ -118,20 +106,17 @@ def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]
     def legend(panels: Sequence[tuple[str, str]]) -> dict[str, Any]:
         shown = {own for _, own in panels}
         own = [looks[name] for name in looks if name in shown]
-        smoothed = {f"mean of {width} steps": {"color": GREY}} if width > 1 else {}
-        smoothed |= {"each step": {**own[0], **PALE}} if own and width > 1 else {}
         return (
             {name: look for name, look in looks.items() if {"", name} & shown or name in yardstick}
-            | (spread_legend("range over seeds", True) if seeds > 1 and banded else {})
-            | smoothed
-            | ({"other methods": ASIDE} if own else {})
+            | ({f"mean of {width} steps": {"color": GREY}} if width > 1 else {})
+            | ({"each seed": {**own[0], **PALE}} if own and seeds > 1 else {})
+            | ({"other methods": ASIDE} if own and len(alone) > 1 else {})
             | lost.legend
         )
 
     multiples = Panels(
         stem,
-        f"First steps of training on {first['task']}: "
-        + (f"mean{' and range' * banded} over {seeds} seeds" if seeds > 1 else "one seed"),
+        f"First steps of training on {first['task']}: " + (f"mean over {seeds} seeds" if seeds > 1 else "one seed"),
         caption,
         [(f"{PANELS['tau']}\n{name}", ("tau", name)) for name in alone],
         draw,
@@ -140,8 +125,7 @@ def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]
         legend=legend,
     )
     panels = [(PANELS.get(name, name), (name, "")) for name in names if name != "tau" or not alone]
-    look = {"width": 3.0} if banded else {}
-    return [*([multiples] * bool(alone)), replace(multiples, panels=panels, y="", sharing={}, **look)]
+    return [*([multiples] * bool(alone)), replace(multiples, panels=panels, y="", sharing={})]
 
 
 def _name(row: Row) -> str:
@@ -173,16 +157,6 @@ def _means(lists: Sequence[Sequence[float | None]], geometric: bool) -> Means:
     points = {step: values for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)}
     mean = geometric_mean if geometric else fmean
     return [*points], [*points.values()], [mean(values) for values in points.values()]
-
-
-def _range(axis: Any, means: Means, colour: str) -> None:
-    """The range of several seeds."""
-    steps, values, _ = means
-    if len(values[0]) > 1:
-        ends = [[end(some) for some in values] for end in (min, max)]
-        axis.fill_between(steps, *ends, color=colour, alpha=FAINT, linewidth=0)
-        for end in ends:
-            axis.plot(steps, end, color=colour, **EDGE)
 
 
 def _smooth(values: Sequence[float], width: int, geometric: bool) -> list[float]:

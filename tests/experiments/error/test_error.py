@@ -284,7 +284,15 @@ def test_many_methods_have_dots_for_each_budget(tmp_path, pages):
     assert [axis.get_title() for axis in pages[0].axes] == ["layer 0", "layer 5"]
     (legend,) = pages[0].legends
     looks = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
-    assert list(looks) == ["d = 16", "d = 32", "no d", "V-Mean", "p10 – p90", "maximum", BEYOND_EDGE]
+    assert list(looks) == [
+        "d = 16",
+        "d = 32",
+        "no d",
+        "V-Mean",
+        "p10 – p90",
+        "maximum",
+        BEYOND_EDGE + " (number: median)",
+    ]
     labels = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
     assert " ".join(labels) == "topk bigbird longformer window linear mss nystromformer skyformer performer"
     for axis, layer in zip(pages[0].axes, (0, 5), strict=True):

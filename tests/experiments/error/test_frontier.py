@@ -331,7 +331,8 @@ def test_of_many_methods_those_of_the_frontier_and_the_users_own_have_colours(mo
     own = cells("mine.py:mine", 0.8, 0.95, family="user")
     figure = figure_of([*FIVE, *many, *own, *VMEAN], monkeypatch, tmp_path)
     legend = legend_of(figure)
-    assert {*names_of(figure)[:3]} == {"cheap", "dear", "mine.py:mine"} and "11 other methods" in legend
+    assert {*names_of(figure)} == {"cheap", "dear", "mine.py:mine"} and "11 other methods" in legend
+    assert any(line.startswith("Grey: methods without a point") and "worse 7" in line for line in figure.caption)
     assert sorted(edges_of(figure)) == ["black", "white", "white"]
     assert "Black edges: the user's own methods." in figure.caption
     few = figure_of([*own, *FIVE[:4], *VMEAN], monkeypatch, tmp_path)
@@ -352,7 +353,7 @@ def test_without_steps_no_legend_or_caption_has_a_frontier(monkeypatch, tmp_path
     records = [one for number in range(1, 10) for one in cells(f"m{number}", 0.05 * number, 1 + 0.1 * number)]
     figure = figure_of([*records, *VMEAN], monkeypatch, tmp_path)
     words = " ".join([*figure.caption, *legend_of(figure)])
-    assert "frontier" not in words and "Grey: methods of larger errors." in words
+    assert "frontier" not in words and "Grey: methods of larger errors, with names where there is room." in words
     assert names_of(figure) == [f"m{number}" for number in range(1, 10)], "the last three are grey"
 
 

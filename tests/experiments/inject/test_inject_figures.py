@@ -133,17 +133,18 @@ def test_a_rank_correlation_stands_below_its_budget():
         assert window.startswith("window, Spearman's ρ = ") and linear == "linear, Spearman's ρ = +1.00"
 
 
-def test_a_method_has_its_mark_in_the_panels_where_it_has_bad_rows():
-    """It had the mark at a d without any too."""
+def test_points_with_bad_rows_have_rings_and_their_methods_one_mark_in_all_panels():
+    """Panels whose names differed by the mark alone had a legend each."""
     rows = [row("window", 4, layer, drift=0.1, local_error=0.1) for layer in (0, 1)]
     rows += [row("skyformer", d, layer, drift=0.2, local_error=0.2) for layer in (0, 1) for d in (4, 8)]
     rows[-1]["metrics"]["bad_rows"] = {"max": 3.0}
     for stem, figure in figures(rows).items():
         own = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
-        assert [[*entries] for entries in own] == [
-            ["window", "skyformer"],
-            ["skyformer !", "bad rows (normaliser ≤ 0 or lost)"],
-        ], stem
+        assert [[*entries] for entries in own] == [["window", "skyformer !"], ["skyformer !"]], stem
+        axis = Figure().subplots()
+        figure.draw(axis, figure.panels[-1][1])
+        rings = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
+        assert len(rings) == 1 and "hollow, !: bad rows (normaliser ≤ 0 or lost)" in figure.legend, stem
 
 
 @pytest.mark.parametrize("style, budgets, across", [("paper", 2, 2), ("paper", 3, 3), ("paper", 4, 2), ("slide", 2, 2)])
