@@ -26,6 +26,7 @@ from ..timings import Timings
 from .names import check_given, complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
 from .output import (
+    begin_cases,
     columns_of,
     draw,
     exit_of,
@@ -209,6 +210,7 @@ def measure_and_show(
         Exit: with the code that the run ends with.
     """
     timings = Timings()
+    begin_cases(gates, getattr(output, "junit", None))
     # an older picture is drawn again
     keeps = {kind: kind in kinds or ALL in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):

@@ -231,6 +231,15 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
     return failed
 
 
+def begin_cases(gates: Sequence[Any], junit: str | None) -> None:
+    """Write a failure of each gate to the file of ``--junit``. It stays there if the run does not finish."""
+    from ..gates.junit import Case, write_junit
+
+    if junit is not None and not shard_of_command():
+        cases = [Case(gate.metric, str(gate), "the run did not finish", "unfinished") for gate in gates]
+        write_junit(cases, "gates", junit)
+
+
 def keep_cases(cases: Sequence[Case], suite: str, junit: str | None, failed: bool) -> None:
     """Write test cases to the file of ``--junit``, if there is one. If a case ``failed``, that is the exit code."""
     from ..gates.junit import write_junit

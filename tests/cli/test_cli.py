@@ -152,6 +152,19 @@ def test_gates_leave_junit_xml_whether_they_pass_or_fail(run, qkv, tmp_path):
     assert code == 0 and "<failure" not in (tmp_path / "passed.xml").read_text()
 
 
+def test_a_run_whose_process_ends_leaves_junit_xml_of_failures(qkv, tmp_path):
+    (tmp_path / "mine.py").write_text("import os\ndef ends(v):\n    os._exit(0)\n")
+    gates = ("--fail-above", "output_spectral_relative=1", "--fail-above", "bad_rows.max=0", "--junit", "gates.xml")
+    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", qkv, "--method", "mine.py:ends", *gates]
+    subprocess.run([*command, "--dry-run"], cwd=tmp_path, check=True)
+    assert not (tmp_path / "gates.xml").exists()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    [suite] = ElementTree.parse(tmp_path / "gates.xml").getroot()
+    failures = [(case.get("name"), case.find("failure").get("message")) for case in suite]
+    why = "the run did not finish"
+    assert failures == [("output_spectral_relative.mean <= 1", why), ("bad_rows.max <= 0", why)]
+
+
 def test_a_gate_looks_at_requested_methods_only(run, qkv):
     code, _, _ = run("error", "--qkv", qkv, "--method", "softmax", "--fail-above", "output_spectral_relative=1e-4")
     assert code == 0  # V-Mean, which was not asked for, is far above
