@@ -93,8 +93,10 @@ class _Switch:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                self.before = self.read()
-                self.make([one.setting for one in self.choices])
+                with warnings.catch_warnings():  # of torch about its older settings
+                    warnings.simplefilter("ignore")
+                    self.before = self.read()
+                    self.make([one.setting for one in self.choices])
 
     def off(self) -> None:
         with self.lock:
@@ -104,16 +106,12 @@ class _Switch:
 
     def read(self) -> list[Any]:
         """The values of all choices, in their order."""
-        with warnings.catch_warnings():  # of torch about its older settings
-            warnings.simplefilter("ignore")
-            return [one.read() for one in self.choices]
+        return [one.read() for one in self.choices]
 
     def make(self, values: list[Any]) -> None:
         """Sets all choices to the values of `read`."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for choice, value in zip(self.choices, values, strict=True):
-                choice.make(value)
+        for choice, value in zip(self.choices, values, strict=True):
+            choice.make(value)
 
 
 PRECISION, _ORDER = _Switch(_precision()), _Switch(_order())

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -302,6 +303,19 @@ def test_a_precision_that_others_inherit_is_restored(choice):
     with pytest.raises(BadResult, match="^it changes torch"), same_settings("it"):
         setattr(eval(place), name, True if name == "allow_tf32" else "tf32")
     assert shared() == before
+
+
+def test_a_warning_of_a_method_is_said_once():
+    """The filters of warnings are as they are: each change of them makes Python say all warnings again."""
+
+    def warning(v, generator):
+        warnings.warn("odd inputs", stacklevel=1)
+        return v
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        approximate(warning, make(h=4))
+    assert [str(one.message) for one in said] == ["odd inputs"]
 
 
 def test_what_torch_sets_itself_is_no_change():
