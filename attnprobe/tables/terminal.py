@@ -18,7 +18,7 @@ from ..grammar.folding import fold_name, name_parts
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header
 from .marks import SIGNS, marks_legend
 from .numbers import aligned
-from .table import Entry, Table, is_word, legend_of
+from .table import Entry, Table, gathered, is_word, legend_of
 
 LEGEND_LINES = 3
 INTERVAL = " ["  # what an interval behind its number begins with
@@ -212,12 +212,13 @@ class Layout:
 
 
 def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
-    """The columns that fit, for each table. Tables with the same headings have the same columns."""
-    kinds: dict[tuple[str, ...], list[Layout]] = {}
-    for layout in layouts:
-        kinds.setdefault(tuple(layout.table.headings), []).append(layout)
-    columns = {headings: _fitting_columns(alike, room) for headings, alike in kinds.items()}
-    return [columns[tuple(layout.table.headings)] for layout in layouts]
+    """The columns that fit, for each table. Tables with the same headings, as spare, have the same columns."""
+
+    def kind(layout: Layout) -> tuple[str, ...]:
+        return *layout.table.headings, *layout.table.spare
+
+    columns = {kind(alike[0]): _fitting_columns(alike, room) for alike in gathered(layouts, kind)}
+    return [columns[kind(layout)] for layout in layouts]
 
 
 def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
 MANY = 5  # requested methods from which on the tables are shown
+CLEARLY = 0.995  # below 1 in two digits
 COST_ROUNDING = 1e-9  # relative, of a mean over heads
 LEAST = 1e-300  # an error of 0, which has no logarithm
 MOST_TIES = 3  # methods that are named beside the one that they tie with; the user's own always are
@@ -36,6 +37,7 @@ WORDS = {
     OUTPUT: ("‖E‖₂ / ‖BV‖₂", "the relative error of the output"),
 }
 COSTS = {"visited_fraction": "entries visited, without scores that only choose keys", "kv_read": "keys and values read"}
+HEADINGS = {"visited_fraction": "visited", "kv_read": "keys read"}  # their columns
 AXES = {  # of a metric: statistic, factor, label
     "visited_fraction": ("mean", 100.0, "entries visited, % of queries times keys"),
     "kv_read": ("mean", 1.0, "rows of K and V read for a query"),
@@ -98,7 +100,7 @@ def frontier_tables(found: Sequence[Frontier], causal: bool) -> list[Table]:
         notes = [f"{DEAR}: {', '.join(dear)}"] if dear else []
         notes += [f"left out, as they do not state this cost: {names}"] if names else []
         heading = f"unbeaten in {COSTS[one.cost]}, by median {WORDS[one.metric][0]} · {caption(one.every)}"
-        tables.append(table_of(heading, one.best, frontier_columns(one.metric), notes))
+        tables.append(table_of(heading, one.best, frontier_columns(one.metric, one.cost), notes))
     return tables
 
 
@@ -205,7 +207,8 @@ def _median(row: Fields, metric: str) -> float | None:
 
 
 def _of_above(row: Row) -> str:
-    low, middle, high = (significant(row["ratio"][name], 2) for name in ("low", "mean", "high"))
+    digits = 2 if (row["ratio"]["high"] or 0) < CLEARLY else 3  # an end below 1 does not read 1.0
+    low, middle, high = (significant(row["ratio"][name], digits) for name in ("low", "mean", "high"))
     return f"{middle} [{low} – {high}]" if middle else ""
 
 
@@ -217,14 +220,17 @@ def _ties(row: Row) -> str:
     return ", ".join([*named, *([f"{len(others) - room} more"] if len(others) > room else [])])
 
 
-def frontier_columns(metric: str) -> list[Column]:
-    """The columns of the tables of unbeaten methods."""
+def frontier_columns(metric: str, cost: str = "visited_fraction") -> list[Column]:
+    """The columns of the tables of unbeaten methods at a cost, whose column every width keeps."""
     heading, meaning = WORDS[metric]
     of, known = f"metrics[{metric}]", {column.name: column for column in METHOD_COLUMNS}
     return [
         Column("method", label, key=True),
         Column("d", "{d}", key=True),
-        *(replace(known[name], spare=spare) for name, spare in (("visited", 0), ("scored", 4), ("keys read", 3))),
+        *(
+            replace(known[name], spare=0 if name == HEADINGS[cost] else spare)
+            for name, spare in (("visited", 3), ("scored", 4), ("keys read", 3))
+        ),
         Column(
             f"{heading}\nmedian [p10 – p90]",
             f"{{{of}[median]:3}} [{{{of}[p10]:3}} – {{{of}[p90]:3}}]",

@@ -239,8 +239,17 @@ def test_the_residual_error_decides_where_it_was_measured():
 def test_keys_read_have_a_table_of_their_own():
     some = [*cells("reads", 0.3, 0.45, metrics={"kv_read": [8.0] * 4})]
     some += cells("reads more", 0.4, 0.2, metrics={"kv_read": [16.0] * 4})
-    _, table = frontier_tables([*FIVE, *VMEAN, *some])
+    visited, table = frontier_tables([*FIVE, *VMEAN, *some])
     assert names(table) == ["reads", "reads more"] and "keys and values read" in table.caption
+    spare = [{column.name for column in one.columns if column.spare > 0} for one in (visited, table)]
+    assert "visited" not in spare[0] and "keys read" in spare[0], "a narrow terminal keeps the cost of the table"
+    assert "visited" in spare[1] and "keys read" not in spare[1]
+
+
+def test_an_end_below_one_does_not_read_one():
+    row = {"ratio": {"low": 0.51, "mean": 0.71, "high": 0.9966}}
+    assert unbeaten._of_above(row) == "0.710 [0.510 – 0.997]"
+    assert unbeaten._of_above({"ratio": {"low": 0.51, "mean": 0.71, "high": 0.99}}) == "0.71 [0.51 – 0.99]"
 
 
 def test_pooled_rows_are_over_all_layers():
