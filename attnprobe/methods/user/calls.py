@@ -52,10 +52,9 @@ class UserFunction:
 
         def run(v: Tensor) -> list[Any]:
             inputs = qkv.replace(v=v)
-            return [
-                self._checked(self._call(part, plain, streams, options), part)
-                for part in (inputs.select(heads) for heads in calls)
-            ]
+            with same_settings(self.name):
+                results = [self._call(inputs.select(heads), plain, streams, options) for heads in calls]
+            return [self._checked(result, inputs.select(heads)) for result, heads in zip(results, calls, strict=True)]
 
         result, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
         if isinstance(result, Operator):
@@ -97,8 +96,7 @@ class UserFunction:
         first = [values.get(p.name, p.default) for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
         rest = {p.name: values[p.name] for p in self.parameters if p.kind is not p.POSITIONAL_ONLY and p.name in values}
         try:
-            with same_settings(self.name):
-                result = self.function(*first, **rest)
+            result = self.function(*first, **rest)
         except Unsupported:
             raise
         except SystemExit as error:
