@@ -150,11 +150,12 @@ def test_exit_1_is_a_gate_and_nothing_else(error, says, capsys, monkeypatch):
     assert err == f"attnprobe: internal error, {says}; run again with --debug to see where\n"
 
 
-def test_a_gate_that_fails_is_told_where_its_file_cannot_be_written(folder, capsys, monkeypatch):
+def test_a_file_of_gates_that_cannot_be_written_is_told_before_anything_is_measured(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "file").write_text("")
-    for limit, expected in (("1e-9", 1), ("1e9", 2)):
+    for limit in ("1e-9", "1e9"):
+        gate = ["--fail-above", f"output_spectral={limit}", "--junit", "file/j.xml"]
         with pytest.raises(SystemExit) as stop:
-            main([*ERROR.split(), "--fail-above", f"output_spectral={limit}", "--junit", "file/j.xml"])
-        assert stop.value.code == expected
+            main([*ERROR.split(), *gate, "--out", "refused"])
+        assert stop.value.code == 2 and not (folder / "refused").exists()
         assert "file" in capsys.readouterr().err.splitlines()[-1]
