@@ -66,7 +66,8 @@ def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf)) -> 
 def prominent(panels: Iterable[tuple[Sequence[Point], Sequence[Point]]], own: Collection[str] = ()) -> set[str]:
     """The methods that panels draw in their colours: all, or of many the user's own and those on a frontier.
 
-    Where no panel has a frontier, these are the `MOST_LEAST` of the least errors.
+    So has a method with a point of bad rows that no other beats. Where no panel has a frontier, these are the
+    `MOST_LEAST` of the least errors.
 
     Args:
         panels: the points of each, and those of its frontier. own: the labels of the user's methods.
@@ -77,7 +78,14 @@ def prominent(panels: Iterable[tuple[Sequence[Point], Sequence[Point]]], own: Co
         return every
     by_error = sorted((point for points, _ in panels for point in points), key=lambda point: point.error)
     least = list(dict.fromkeys(point.label for point in by_error))[:MOST_LEAST]
-    return every & {*own} | ({point.label for _, best in panels for point in best} or {*least})
+    every_best = [point for points, best in panels for point in (*best, *_spoiled(points))]
+    return every & {*own} | ({point.label for point in every_best} or {*least})
+
+
+def _spoiled(points: Sequence[Point]) -> list[Point]:
+    """The points with bad rows that none without beats in both cost and error."""
+    sound = [point for point in points if not point.bad]
+    return [one for one in points if one.bad and not any(x.cost <= one.cost and x.error <= one.error for x in sound)]
 
 
 def others_legend(labels: Collection[str]) -> dict[str, Look]:

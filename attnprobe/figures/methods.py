@@ -145,22 +145,30 @@ def _overspent(rows: Sequence[Fields]) -> str:
 
 
 def ranked(rows: Sequence[R], error: Callable[[Sequence[R]], float]) -> list[str]:
-    """The labels of methods by rising errors at their largest budgets. Those that used more than that are last.
+    """The labels of methods by rising errors at their largest budgets. Those of `overspent` are last.
 
     Args:
         error: of the rows of one method at one budget.
     """
-    places = {}
-    for group in gathered(rows, text_label):
-        last = max(row["d"] or 0 for row in group)
-        at_last = [row for row in group if (row["d"] or 0) == last]
-        places[text_label(group[0])] = (not all(map(within_budget, at_last)), error(at_last))
-    return sorted(places, key=places.__getitem__)
+    last = overspent(rows)
+    places = {text_label(group[0]): error(_at_largest(group)) for group in gathered(rows, text_label)}
+    return sorted(places, key=lambda label: (label in last, places[label]))
 
 
-def best_first(rows: Iterable[Fields]) -> str:
+def overspent(rows: Sequence[Fields]) -> set[str]:
+    """The labels of methods that used more than their largest budget."""
+    lines = gathered(rows, text_label)
+    return {text_label(group[0]) for group in lines if not all(map(within_budget, _at_largest(group)))}
+
+
+def _at_largest(group: Sequence[R]) -> list[R]:
+    most = max(row["d"] or 0 for row in group)
+    return [row for row in group if (row["d"] or 0) == most]
+
+
+def best_first(rows: Sequence[Fields]) -> str:
     """The order of `ranked` beside its lines."""
-    return "best first" if all(map(within_budget, rows)) else "best first; those above d last"
+    return "best first" + "; those above d last" * bool(overspent(rows))
 
 
 def order_of(rows: Iterable[Fields], by: str) -> str:

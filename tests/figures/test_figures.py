@@ -494,11 +494,14 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     assert steps == best, "the one with bad rows takes no part"
     assert len(costs.prominent([(few, steps)])) == costs.MOST_COLOURED
     beaten.append(Point("ninth", 8, 12.0, 1.0))
+    assert costs.prominent([([*best, *beaten], steps)]) == {"a", "b", "c", "spoiled"}, "no sound one beats it"
+    beaten[-2] = Point("spoiled", 8, 3.0, 0.9, bad=True)
     assert costs.prominent([([*best, *beaten], steps)]) == {"a", "b", "c"}
+    beaten[-2] = Point("spoiled", 8, 3.0, 0.01, bad=True)
     named = costs.prominent([([*best, *beaten], steps)], {"ninth", "not measured"})
-    assert named == {"a", "b", "c", "ninth"}, "the user's own is named"
+    assert named == {"a", "b", "c", "spoiled", "ninth"}, "the user's own is named"
     axis = Figure().subplots()
-    styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named - {"ninth"}}
+    styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in "abc"}
     costs.cloud(axis, [*best, *beaten], styles, steps, 2.0)
     grey, hollow = (line for line in axis.lines if line.get_zorder() == costs.OTHERS["zorder"])
     assert len(grey.get_xydata()) == len(beaten) - 1 and grey.get_markerfacecolor() != "none"

@@ -254,6 +254,8 @@ def test_lines_of_heat_maps_that_used_more_than_d_are_last(tmp_path, pages):
     head_figures(some, summarise(some)[0], Drawing(), tmp_path, "output_spectral")
     labels = [text.get_text() for text in pages[0].axes[0].get_yticklabels()]
     assert labels[-1] == "skyformer ! (used 64)"
+    (rule,) = pages[0].axes[0].lines
+    assert {*rule.get_ydata()} == {len(labels) - 1}, "it sets the last line apart"
     assert pages[0].axes[0].get_ylabel() == "best first; those above d last"
 
 

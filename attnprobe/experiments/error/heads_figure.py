@@ -14,7 +14,7 @@ from ...figures.ends import beyond
 from ...figures.files import chunks
 from ...figures.kit import Scale, scale_of
 from ...figures.looks import formula, in_words, sentence, symbol
-from ...figures.methods import best_first, names_of, order_of, ranked, text_label
+from ...figures.methods import best_first, names_of, order_of, overspent, ranked, text_label
 from ...figures.panels import Panels, draw_figures
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -113,6 +113,7 @@ def head_figures(
                 len(_budgets(maps)) or 1,
                 drawing,
                 {names[text_label(row)] for row in of_place if row.get("reference")} if many else (),
+                {names[label] for label in overspent(of_place)} if many else (),
                 stem=stem,
                 title=f"{sentence(in_words(metric))} head by head: mean over windows and repeats",
                 caption=caption,

@@ -29,6 +29,7 @@ LEAST = f"at most {ROUNDING:.0e}".replace("e-0", "e-")
 SIGNS = {"!": BAD, "+": "above the scale", "−": "below the scale", "·": LEAST}  # in cells
 BLANK = {"color": EMPTY, "linestyle": "", "marker": "s", "markersize": 7}
 NOTHING = {"linestyle": "", "marker": ""}
+RULE = {"color": "white", "linewidth": 3.5}
 
 
 def heat_maps(
@@ -39,6 +40,7 @@ def heat_maps(
     budgets: int,
     drawing: Drawing,
     strong: Collection[str] = (),
+    last: Collection[str] = (),
     **words: Any,
 ) -> Panels:
     """A map for each panel, with the budgets of a line of blocks beside each other.
@@ -47,9 +49,11 @@ def heat_maps(
     finite value.
 
     Args:
-        strong: names of lines in bold type. words: fields of `Panels`.
+        strong: names of lines in bold type. last: those of the last lines, which a rule sets apart. words: fields of
+            `Panels`.
     """
     low, high = scale.low, scale.high
+    above = sum(line not in last for line in lines)
     bold, flagged = [line in strong for line in lines], any(" !" in str(line) for line in lines)
     lines = [
         panel_name(line, NAMES * drawing.sizes.wide, drawing.small) if isinstance(line, str) else line for line in lines
@@ -63,6 +67,8 @@ def heat_maps(
         for place in zip(*np.nonzero(np.any([*signs.values()], axis=0)), strict=True):
             text = "".join(sign for sign, there in signs.items() if there[place])
             cell_text(axis, place, text, min(wide, tall), bool(values[place] < math.sqrt(low * high)))
+        if 0 < above < len(lines):
+            axis.axhline(above, **RULE)
         if any(bold):
             for text, one in zip(axis.get_yticklabels(), bold, strict=False):  # none within a row
                 text.set_fontweight("bold" if one else "normal")

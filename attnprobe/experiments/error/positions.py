@@ -24,6 +24,7 @@ from ...figures.methods import (
     marks,
     names_of,
     order_of,
+    overspent,
     panel_title,
     parts,
     ranked,
@@ -208,6 +209,7 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
                 len({row["d"] for row in shown} - {None}) or 1,
                 drawing,
                 strong,
+                {names[label] for label in overspent(shown)},
                 stem="positions",
                 title="Errors of rows over position: means",
                 caption=[

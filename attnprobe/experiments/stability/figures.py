@@ -10,7 +10,7 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import GREY, sentence, typeset
+from ...figures.looks import sentence, typeset
 from ...figures.methods import HUGE, left_out, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
@@ -108,7 +108,7 @@ def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]
         own = [looks[name] for name in looks if name in shown]
         return (
             {name: look for name, look in looks.items() if {"", name} & shown or name in yardstick}
-            | ({f"mean of {width} steps": {"color": GREY}} if width > 1 else {})
+            | ({f"means of {width} steps": {"linestyle": ""}} if width > 1 else {})
             | ({"each seed": {**own[0], **PALE}} if own and seeds > 1 else {})
             | ({"other methods": ASIDE} if own and len(alone) > 1 else {})
             | lost.legend

@@ -26,7 +26,7 @@ STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 PALE = {"linewidth": 0.5, "alpha": 0.3}  # of the curve of a head
 MEDIAN = {"linewidth": 0.7, "alpha": 0.8}  # of the median over heads
-MOST_OF_HEADS = 4  # methods at a budget, whose heads have a curve each
+MOST_OF_HEADS = 2  # methods at a budget, whose heads have a curve each
 ROWS = {"linewidth": 1.0, "linestyle": ":"}
 DOT = {"marker": "o", "markersize": 3.5}
 LINE = {"linewidth": 1.6, **DOT}
@@ -124,7 +124,7 @@ def _tokens(points: Sequence[Row]) -> Panels:
     """d_stat and the sufficient d against n, a colour for each ε."""
     colours = _colours(map(_epsilon, points))
     lengths = sorted({point["n"] for point in points})
-    rows = {"color": GREY, "linewidth": 1.6}
+    rows = {"color": GREY, **ROWS}
     banded = len(colours) <= MOST_BANDS
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:

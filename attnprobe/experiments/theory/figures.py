@@ -35,7 +35,7 @@ EDGED = {"edgecolor": GREY, "linewidth": 0.5}
 SIGNS = {"at most": "≤", "at least": "≥"}
 SLOT = 0.8  # of the space of a layer or ε, that its bars share
 LEAST_SLOTS = 3  # of an axis, so that no bar is as wide as the panel
-ACROSS, UP = 34, 28  # letters of a line below an axis, and beside it
+ACROSS, UP = 36, 28  # letters of a line below an axis, and beside it
 
 
 def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -207,8 +207,9 @@ def _compare(axis: Any, group: Sequence[Row], markers: Mapping[str, str]) -> Non
 
 
 def _formula(text: str, most: int) -> str:
-    """A formula in lines of at most so many letters."""
-    return "\n".join(map(typeset, textwrap.wrap(text, most)))
+    """A formula in lines of at most so many letters, broken outside of brackets if that suffices."""
+    joined = re.sub(r"\([^()]*\)", lambda part: part[0].replace(" ", "\u00a0"), text)
+    return "\n".join(typeset(line.replace("\u00a0", " ")) for line in textwrap.wrap(joined, most))
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

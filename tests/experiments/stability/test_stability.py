@@ -681,7 +681,7 @@ def test_curves_are_means_over_seeds_and_steps_and_a_panel_of_a_method_has_its_s
     assert sum(line.get_alpha() is None for line in axis.lines) == (1 if own else methods)
     assert all([*line.get_xdata()] == [*range(1, steps + 1)] for line in axis.lines)
     legend = panels.legend([panel for _, panel in panels.panels])
-    assert (f"mean of {width} steps" in legend) == (width > 1)
+    assert (f"means of {width} steps" in legend) == (width > 1)
     assert ({"each seed", "other methods"} <= {*legend}) == own
 
 
