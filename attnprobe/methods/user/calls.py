@@ -53,8 +53,10 @@ class UserFunction:
         def run(v: Tensor) -> list[Any]:
             inputs = qkv.replace(v=v)
             with same_settings(self.name):
-                results = [self._call(inputs.select(heads), plain, streams, options) for heads in calls]
-            return [self._checked(result, inputs.select(heads)) for result, heads in zip(results, calls, strict=True)]
+                return [
+                    self._checked(self._call(part, plain, streams, options), part)
+                    for part in (inputs.select(heads) for heads in calls)
+                ]
 
         result, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
         if isinstance(result, Operator):
