@@ -172,10 +172,18 @@ def best_first(rows: Sequence[Fields]) -> str:
 
 
 def order_of(rows: Iterable[Fields], by: str) -> str:
-    """The sentence of a caption on the order of `ranked`, by these errors."""
+    """The sentence of a caption on the order of `ranked`, by these errors.
+
+    >>> used = {"realised_d": {"mean": 40.0}}
+    >>> rows = [{"method": "moba", "options": {}, "d": d, "metrics": used} for d in (32, 64)]
+    >>> order_of(rows, "medians")
+    'Methods stand by rising medians at the largest d.'
+    >>> order_of(rows[:1], "medians")
+    'Methods stand by rising medians; last are those that used more than d.'
+    """
     rows = [row for row in rows if row["d"] is not None]
     at = " at the largest d" * (len({row["d"] for row in rows}) > 1)
-    last = "; last are those that used more than d" * (not all(map(within_budget, rows)))
+    last = "; last are those that used more than d" * bool(overspent(rows))
     return f"Methods stand by rising {by}{at}{last}."
 
 
