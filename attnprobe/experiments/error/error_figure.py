@@ -62,7 +62,6 @@ MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "marke
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "beyond the axis"
 MAXIMUM_BEYOND = "maximum beyond the axis"
-OUTSIDE = is_out, median_is_out
 DOTS = 0.19  # inches of a method's line, at least
 STEP = 0.1  # inches from a budget's dot to the next
 DOT: dict[str, Any] = {"linestyle": "", "markersize": 5}
@@ -151,8 +150,9 @@ def _dots(
     legend |= {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {'d' if several else row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
-    out, numbered = (any(is_beyond(row, name, *ends) for row in _measured(rows, name)) for is_beyond in OUTSIDE)
-    edge = BEYOND_EDGE + " (number: median)" * numbered
+    measured = _measured(rows, name)
+    edge = BEYOND_EDGE + " (number: median)" * any(median_is_out(row, name, *ends) for row in measured)
+    out = any(is_out(row, name, *ends) for row in measured)
     legend |= {edge: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
