@@ -89,9 +89,9 @@ def report(
     from ..experiments.error.papers import read_reference
     from ..figures.drawing import Drawing, check_style
     from ..files import path_of, reading
+    from ..frame.metric import ERROR
     from ..records.ownership import PAGE, produced, write_output
     from ..report import html_page, open_run, views
-    from ..tables.metrics import ERROR
     from .output import columns_of, show
     from .streams import note
 

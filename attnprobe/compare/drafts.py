@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..files import Fields
+from ..frame.metric import METRICS
 from ..records.file import STATUSES
 from ..tables.long import Row
 from ..tables.methods import spoiled_heads
-from ..tables.metrics import METRICS
 from .cells import layers_together
 from .chance import Evidence, within_rounds
 from .pairing import Pairing

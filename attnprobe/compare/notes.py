@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..files import Fields
+from ..frame.metric import CHOICE
 from ..grammar.lists import spans
 from ..tables.labels import layer_in_words
 from ..tables.long import Row
 from ..tables.methods import spoiled_heads
-from ..tables.metrics import CHOICE
 from ..tables.numbers import method_label
 from ..tables.table import gathered
 from .cells import Key, layers_together

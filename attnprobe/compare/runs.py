@@ -11,11 +11,11 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
+from ..frame.metric import METRICS
 from ..grammar.lists import spans
 from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.methods import renamed
-from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
 from ..tables.results import TOLERANCE
 from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sources

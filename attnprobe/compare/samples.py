@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files import Fields
+from ..frame.metric import Metric
 from ..tables.long import Row, fragile_statistics, sortable
-from ..tables.metrics import Metric
 from ..tables.table import gathered
 from .cells import per_head
 from .chance import FEWEST, Evidence, over_pairs, over_windows, two_samples

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
+from ..frame.metric import BENCH, Metric
 from ..records.file import strict_json
 from ..tables.long import Row
 from ..tables.methods import ROUNDING
-from ..tables.metrics import BENCH, Metric
 from ..tables.numbers import significant
 from .chance import EQUAL, Evidence, holm
 from .costs import COST_FIELDS

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..frame.metric import in_words
 from ..gates.junit import Case
 from ..grammar.lists import spans
 from ..tables.console import Header
@@ -14,7 +15,6 @@ from ..tables.duels import P_ALONE, P, tested_by, with_interval
 from ..tables.labels import layer_in_words, sources_words
 from ..tables.long import Row
 from ..tables.methods import label
-from ..tables.metrics import in_words
 from ..tables.numbers import formatted, method_label, short_hashes, significant
 from ..tables.results import TOLERANCE
 from ..tables.table import Column, Table, gathered, joined, table_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from ..tables.metrics import in_words as in_words
+from ..frame.metric import in_words as in_words
 
 Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
 

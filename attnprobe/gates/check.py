@@ -9,11 +9,11 @@ from functools import partial
 
 from ..errors import nearest
 from ..files import Fields
+from ..frame.metric import Metric
 from ..grammar.lists import parts, short_name
 from ..tables.labels import at_label, source_heading
 from ..tables.long import DOUBTFUL
 from ..tables.long import STATISTICS as ALL
-from ..tables.metrics import Metric
 from ..tables.numbers import OPEN, method_label
 
 STATISTICS = ALL[:-1]  # without the count

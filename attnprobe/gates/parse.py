@@ -31,8 +31,8 @@ def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
     Raises:
         UsageError: another form; as `parse_gates`.
 
-    >>> from attnprobe.tables.metrics import Metric
-    >>> gated = Gated((Metric("bad_rows"),))
+    >>> from attnprobe.frame.metric import metrics
+    >>> gated = Gated(metrics("bad_rows"))
     >>> str(parse_gate("bad_rows.median=0.5 for skyformer:guard=sampled d=64,128", gated))
     'bad_rows.median <= 0.5 for skyformer:guard=sampled d=64,128'
     >>> parse_gate("bad_rows.medain=0.5", gated)
@@ -79,8 +79,8 @@ def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
 
-    >>> from attnprobe.tables.metrics import Metric
-    >>> gated = Gated((Metric("bad_rows"),))
+    >>> from attnprobe.frame.metric import metrics
+    >>> gated = Gated(metrics("bad_rows"))
     >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "max": 0, "d": [64, 128]}], gated)]
     ['bad_rows.mean <= 0 for d=64,128']
     >>> parse_gates([{"metric": "bad_rows", "maxi": 0}], gated)

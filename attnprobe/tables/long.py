@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
+from ..frame.metric import METRICS
 from ..records.file import STATUSES
 from .labels import with_source
-from .metrics import METRICS, Metric
 from .results import student_reach
 from .table import grouped_by
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max", "count")
 NORMED = ("output_", "matrix_")  # norms of E, also the ends of their certified intervals
-OF_NORM = Metric("norm")
+OF_NORM = METRICS["matrix_spectral"]
 LEAST_RANKED = 6  # pairs of a rank correlation that is shown
 MOST_ORDERS = 8  # pairs, all of whose orders are counted
 DOUBTFUL = "doubtful"  # how many values rounding decides, beside the fragile statistics of a metric

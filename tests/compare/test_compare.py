@@ -21,10 +21,10 @@ from attnprobe.compare.view import comparison_legend, comparison_line, compariso
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.error import EXPERIMENT
+from attnprobe.frame.metric import METRICS as TABLE
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header
-from attnprobe.tables.metrics import METRICS as TABLE
 from attnprobe.tables.view import FORMATS
 
 SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None}

@@ -11,7 +11,7 @@ from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench.view import timed_rows
-from attnprobe.tables.metrics import METRICS
+from attnprobe.frame.metric import METRICS
 
 RECORDS = GOLDEN / "runs/bench/records.jsonl"
 

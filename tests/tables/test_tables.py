@@ -13,7 +13,6 @@ from attnprobe.tables.formats import github
 from attnprobe.tables.labels import measured_words, source_labels
 from attnprobe.tables.long import worst_status
 from attnprobe.tables.methods import grouped
-from attnprobe.tables.metrics import METRICS
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.table import Column, Table
 from attnprobe.tables.terminal import plain_tables, timings_table
@@ -96,37 +95,6 @@ def test_what_was_measured_in_words(facts, words):
     last += [f"queries {facts['queries']}"] if "queries" in facts else []
     scaled = ["scores x 2"] if "scale_inputs" in facts else []
     assert measured_words(records) == ", ".join([words, *scaled, "layers 0-2, n = 32, 64, 1 head", *last])
-
-
-def test_each_metric_has_its_better_direction_and_the_scale_of_its_changes():
-    rules = {}
-    for one in METRICS.values():
-        rule = (one.better, one.scale, one.floor, one.timed, one.of_mean)
-        rules.setdefault(rule, []).append(one.name)
-    usual = " ".join(rules.pop(("smaller", "relative", 0.0, False, None)))
-    assert usual == (
-        "output_spectral output_spectral_relative output_frobenius output_frobenius_relative output_row_relative_max "
-        "matrix_spectral matrix_spectral_relative matrix_frobenius matrix_frobenius_relative matrix_infinity bad_rows "
-        "guarded_rows rounded_rows visited_fraction scored kv_read inverse_residual max_abs relative_frobenius "
-        "row_error_p50 row_error_p99 row_error_p99_9 ratio_to_framework ratio_to_framework_frobenius framework_max_abs "
-        "framework_relative_frobenius kl row_error_p90 row_error_max row_error_angle residual_error tail_gap flops "
-        "drift logits_drift loss loss_own loss_change local_error row_error spectral_error residual_heads residual_sum "
-        "cache_bytes read_bytes needle_loss needle_loss_change needle_rank"
-    )
-    larger_shares = "rows_within mass mass_p10 mass_efficiency recall_k needle_mass_kept top1_agreement"
-    assert {rule: " ".join(names) for rule, names in rules.items()} == {
-        ("larger", "complement", 1e-6, False, None): "output_cosine_min cosine embedding_cosine",
-        (None, "relative", 0.0, False, None): "delta keys support k_50 k_90 k_99 realised_d",
-        ("smaller", "relative", 0.0, True, None): "seconds ratio_to_exact",
-        ("larger", "absolute", 0.0, False, None): larger_shares,
-        (None, "absolute", 0.0, False, None): "mass_oracle distant_mass needle_mass log_normaliser_error",
-        ("smaller", "absolute", 0.0, False, None): "tv js log_normaliser_error_sd lost_mass",
-        ("smaller", "relative", 2.0**20, False, None): "peak_bytes",
-        ("smaller", "relative", 0.0, False, "loss"): "perplexity",
-        ("smaller", "relative", 0.0, False, "loss_own"): "perplexity_own",
-        ("smaller", "relative", 0.0, False, "loss_change"): "perplexity_change",
-        ("larger", "relative", 0.0, False, None): "first_divergence greedy_match",
-    }
 
 
 def test_a_place_of_bounds_that_are_zero_has_no_table():

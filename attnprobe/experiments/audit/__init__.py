@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
+from ...frame.metric import metrics
 from ...gates.check import Gated
 from ...grammar.lists import positives
 from ...run.option import opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
-from ...tables.metrics import Metric, share
 from ..base import Experiment
 
 
@@ -77,18 +77,7 @@ EXPERIMENT = Experiment(
     request=AuditRequest,
     output=AuditOutput,
     gated=Gated(
-        (
-            share("holds", "larger"),
-            share("violated"),
-            share("undecided"),
-            share("biased"),
-            share("rate"),
-            share("worst"),
-            share("upper"),
-            Metric("bias_z", None),
-            Metric("ess", "larger"),
-            share("capped"),
-        )
+        metrics("holds", "violated", "undecided", "biased", "rate", "worst", "upper", "bias_z", "ess", "capped")
     ),
     examples=(
         "--method performer --d 256 --epsilon 0.1,0.5 --delta 0.05 --queries last:64 --plot",

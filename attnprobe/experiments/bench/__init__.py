@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...frame.metric import BENCH, GROWTH, METRICS, SELECTED
 from ...gates.check import Gated
 from ...grammar.lists import lengths, positives
 from ...run.option import SOURCE, opt
@@ -21,7 +22,6 @@ from ...run.topics.reading import (
 )
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, gates_option, plots_option
-from ...tables.metrics import BENCH, METRICS, SELECTED, Metric
 from ..base import Experiment
 
 SOURCES = ("random", "model")
@@ -112,7 +112,6 @@ ERRORS = (
     "bad_rows",
 )
 COSTS = (*BENCH, METRICS["visited_fraction"], *SELECTED)
-GROWTH = (Metric("time_exponent"), Metric("memory_exponent"), Metric("faster_from"), Metric("smaller_from"))
 GATED = Gated(
     (*COSTS, *GROWTH, *(METRICS[name] for name in ERRORS)), over_all_n=tuple(metric.name for metric in GROWTH)
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...frame.metric import ERROR, metrics
 from ...gates.check import Gated
 from ...grammar.lists import positives
 from ...run.option import opt
 from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
-from ...tables.metrics import ERROR, Metric, share
 from ..base import Experiment, Turn
 
 LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
@@ -71,7 +71,7 @@ class BudgetOutput(Output, Gates):
 
 
 GATED = Gated(
-    (Metric("d"), Metric("d_over_n"), share("unreached"), share("counterexamples")),
+    metrics("d", "d_over_n", "unreached", "counterexamples"),
     without=("d",),  # d is the result
 )
 PLAN = Turn(

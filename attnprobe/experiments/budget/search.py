@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...arguments import checked
 from ...errors import Unsupported, UsageError, unknown
+from ...frame.metric import METRICS
 from ...grammar.foreign import message
 from ...methods import Approximation, Method, approximate, get
 from ...metrics import OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
@@ -21,7 +22,6 @@ from ...reference import exact, exact_output
 from ...run.limits import with_smaller_blocks
 from ...run.method_cells import NOT_FINITE
 from ...run.plan import HELD, MOST_SHARED, MethodRequest
-from ...tables.metrics import METRICS
 from . import LIMITED
 from .bisect import Errors, HeadBudget, search, seeds_needed
 

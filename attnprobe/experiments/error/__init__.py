@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...frame.metric import ERROR
 from ...gates.check import Gated
 from ...run.option import FOLDER, opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import MOST as MOST_DEVICES
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, Timed, gates_option, plots_option
-from ...tables.metrics import ERROR
 from ..base import Experiment
 
 

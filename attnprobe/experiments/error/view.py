@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...figures.methods import OWN
+from ...frame.metric import ERROR
 from ...grammar.lists import spans
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
@@ -30,7 +31,6 @@ from ...tables.long import (
 )
 from ...tables.long import FIELDS as LONG
 from ...tables.methods import ROUNDING, caption, family, grouped, is_zero, notes, rivals, statistic
-from ...tables.metrics import ERROR
 from ...tables.table import Table, Tested, grouped_by, joined, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ...errors import UsageError
+from ...frame.metric import INJECT
 from ...gates.check import Gated
 from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option
-from ...tables.metrics import INJECT
 from ..base import Experiment
 
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none

@@ -7,6 +7,7 @@ from math import exp, inf, isfinite, nan
 from statistics import fmean
 from typing import Any
 
+from ...frame.metric import METRICS
 from ...tables.long import (
     CELL,
     LEAST_RANKED,
@@ -21,7 +22,6 @@ from ...tables.long import (
     worst_status,
 )
 from ...tables.methods import statistic
-from ...tables.metrics import METRICS
 from ...tables.numbers import is_fragile
 from ...tables.table import gathered, grouped_by, method_key
 from . import GATED

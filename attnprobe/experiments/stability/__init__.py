@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
+from ...frame.metric import metrics
 from ...gates.check import Gated
 from ...grammar.lists import lengths, positive_numbers
 from ...run.option import SOURCE, opt
 from ...run.topics.reading import MOST, TARGETS, Dtype, Split, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option
-from ...tables.metrics import Metric
 from ..base import Experiment
 from .naming import parse_tasks
 
@@ -111,7 +111,7 @@ class StabilityOutput(Output, Gates):
 
 
 GATED = Gated(
-    (Metric("ratio"), Metric("ratio_before_norm"), Metric("tau"), Metric("loss"), Metric("gradient_norm")),
+    metrics("ratio", "ratio_before_norm", "tau", "loss", "gradient_norm"),
     subjects=("task",),
 )
 EXPERIMENT = Experiment(

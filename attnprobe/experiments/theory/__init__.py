@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...frame.metric import metrics
 from ...gates.check import Gated
 from ...grammar.lists import positive
 from ...run.option import OUTPUT, opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
-from ...tables.metrics import Metric, share
 from ..base import Experiment
 
 
@@ -76,16 +76,7 @@ EXPERIMENT = Experiment(
     request=TheoryRequest,
     output=TheoryOutput,
     gated=Gated(
-        (
-            share("holds", "larger"),
-            share("violated"),
-            share("undecided"),
-            share("vacuous"),
-            share("assumption_not_met"),
-            Metric("measured", None),
-            Metric("bound", None),
-            Metric("slack", "larger"),
-        ),
+        metrics("holds", "violated", "undecided", "vacuous", "assumption_not_met", "measured", "bound", "slack"),
         subjects=("theorem",),
     ),
     examples=("--list", "--theorem skyformer-theorem-2 --d 64,128 --plot", "--fail-above violated=0"),

@@ -15,10 +15,10 @@ from sources_helpers import bert_config, save, seeded
 from attnprobe import QKV, approximate, exact, load_qkv, row_metrics
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.view import summarise
+from attnprobe.frame.metric import METRICS
 from attnprobe.methods import METHODS
 from attnprobe.metrics import OVER_ROWS, PROFILED, over_rows, position_profile
 from attnprobe.sources import packaged_weights
-from attnprobe.tables.metrics import METRICS
 
 N = 48
 
