@@ -6,9 +6,9 @@ function is a `Replacement`, which says what calls a method can take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ from .arguments import checked
 from .errors import SourceError, UsageError
 from .hooks.call import AttentionCall
 from .hooks.interface import Selection, bypassed, call_of, eager_of, put, switched
+from .hooks.rope import Rope, rope_of, ropes
 from .methods import Method, get
 from .replacement import Budget, Replacement
 
@@ -38,6 +39,7 @@ class _Injection:
     replacement: Callable[[AttentionCall], Tensor]
     selection: Selection
     names: dict[int, str]
+    ropes: Mapping[str, Rope]
     calls: int = 0
     depth: int = 0
     forwards: int = 0
@@ -131,10 +133,10 @@ def attention_by(
         function: from a call to its output, (b, n_q, h, p_v).
     """
     names = {id(module): path for path, module in model.named_modules()}
-    injection = _Injection(function, Selection(layer), names)
     modules = list(model.modules())
     if any(module in _injections for module in modules):
         raise UsageError(f"{type(model).__name__} has a method injected already; leave that block first")
+    injection = _Injection(function, Selection(layer), names, ropes(model))
     put(NAME, _injected_attention)
     models = [module for module in modules if hasattr(module, "set_attn_implementation")]
     hooks = [inner.register_forward_pre_hook(injection.begin) for inner in models]
@@ -217,7 +219,7 @@ def _injected_attention(
         return own[0], None
     masks = injection.masks if injection.depth else None
     call = call_of(module, query, key, value, attention_mask, scaling, extras, where, masks)
-    return injection.replacement(call), None
+    return injection.replacement(replace(call, rope=rope_of(injection.ropes, call))), None
 
 
 def _registered_attention(

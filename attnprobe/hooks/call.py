@@ -15,6 +15,7 @@ from ..operators.blocks import reach
 from ..qkv import QKV
 from .masks import FULL, Pattern
 
+Angles = float | Sequence[float] | Sequence[Sequence[float]]  # of a RoPE, see `AttentionCall.rope`
 BLOCK_BYTES = 2**24  # of scores alive at a time on a CPU, where they stay in the cache; elsewhere twice as many
 
 
@@ -39,7 +40,9 @@ class AttentionCall:
         positions: the numbers of the keys at the places of the queries, (n_q,) int64; None: the last tokens.
         all_queries: the queries of all tokens, (b, h, n, p), if q has those of some.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
-        rope: the base or the angles of the model's RoPE, see `rope_of`; None if they are not known.
+        rope: how the model's RoPE turns pairs of coordinates of a query at each token: the base θ of the angles
+            ``θ^(-2i/p)`` of the pairs (i, i + p/2); or the angles of these pairs, (p/2,); or the other pairs with their
+            angles, (i, j, angle) each. None: the module has no RoPE, or its RoPE is not known at so many tokens.
         block: what the attention adds to the residual stream, if it was captured and found.
         exact: `output`, if the verification kept it; NaN in rows that it left out.
     """
@@ -62,7 +65,7 @@ class AttentionCall:
     positions: Tensor | None = None
     all_queries: Tensor | None = None
     delta: float = float("nan")
-    rope: float | Sequence[float] | None = None
+    rope: Angles | None = None
     block: Block | None = None
     exact: Tensor | None = None
 

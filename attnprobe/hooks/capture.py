@@ -26,6 +26,7 @@ from ..operators.blocks import reach
 from .blocks import Blocks, Finished, watched
 from .call import AttentionCall, blocks
 from .interface import Selection, bypassed, call_of, eager_of, put, switched
+from .rope import Rope, rope_of, ropes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -173,6 +174,7 @@ class _Recorder:
     blocks: Blocks | None = None
     exact: bool = False
     first: int = 0  # of the tokens that are verified
+    ropes: Mapping[str, Rope] = field(default_factory=dict)
 
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
@@ -184,7 +186,10 @@ class _Recorder:
             found = {number: replace(block, last=last.size) for number, block in found.items()}
         if self.queries is not None:
             found = {number: block.at(slice(None), self.queries) for number, block in found.items()}
-        calls = [replace(call, block=found.get(number)) for number, call in self.captured.items()]
+        calls = [
+            replace(call, block=found.get(number), rope=rope_of(self.ropes, call))
+            for number, call in self.captured.items()
+        ]
         return {(call.module, call.call): call for call in calls}
 
     def next(self, module: torch.nn.Module) -> tuple[str, int, int]:
@@ -218,6 +223,7 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
         _active.reset(token)
     if recorder.calls == 0:
         raise bypassed(model, recorder.model)
+    recorder.ropes = ropes(model)
     return result
 
 

@@ -20,7 +20,6 @@ from ..errors import SourceError, UsageError
 from ..grammar.lists import numbers
 from .call import AttentionCall
 from .masks import Pattern, pattern_of, split_mask
-from .rope import rope_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -229,7 +228,6 @@ def call_of(
         pattern,
         cross,
         extras.get("sliding_window"),
-        rope=rope_of(module, number, query.shape[-1]),
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..block import Block
 from ..errors import UsageError
-from ..hooks.call import BLOCK_BYTES, AttentionCall
+from ..hooks.call import BLOCK_BYTES, Angles, AttentionCall
 from ..hooks.capture import capture_layers
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Captured:
     positions: Tensor | None = None
     all_queries: Tensor | None = None
     block: Block | None = None
-    rope: float | Sequence[float] | None = None
+    rope: Angles | None = None
 
     def of(self, queries: Tensor) -> Captured:
         """The same capture with the queries of some tokens (n_q,) only."""

@@ -1,6 +1,5 @@
 """What the calls of attention and the blocks of a model show, on modules made for it."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import _end, capture_layers
 from attnprobe.hooks.interface import _configurations, bypassing, call_of, eager_of, quiet, switched
 from attnprobe.hooks.masks import Pattern, pattern_of, split_mask
-from attnprobe.hooks.rope import rope_of
 
 
 def call(n_q=4, n_k=4, h=2, h_kv=2, p_v=3, **more):
@@ -179,28 +177,6 @@ def test_a_block_is_found_where_its_projection_is_one(first, project, behind, fo
     assert (0 in model.seen.found) is found
     if found:
         assert torch.equal(model.seen.found[0].weight, model.project.weight)
-
-
-@pytest.mark.parametrize(
-    ("p", "given", "kinds", "expected"),
-    [
-        (4, {"rope_theta": 9.0, "rope_type": "default"}, (), 9.0),
-        (3, {"rope_theta": 9.0, "rope_type": "default"}, (), None),
-        (4, {"local": {"rope_theta": 9.0, "rope_type": "default"}}, ("local",), 9.0),
-        (4, {"local": {"rope_theta": 9.0, "rope_type": "default"}}, ("global",), None),
-        (4, {"local": {"rope_theta": 9.0, "rope_type": "default"}}, (), None),
-    ],
-)
-def test_a_rope_is_that_of_the_kind_of_the_layer(p, given, kinds, expected, monkeypatch):
-    def rotate_half(x):
-        return torch.cat((-x[2:], x[:2]))
-
-    monkeypatch.setattr(sys.modules[__name__], "rotate_half", rotate_half, raising=False)
-
-    class Module(torch.nn.Module):
-        config = SimpleNamespace(rope_parameters=given, layer_types=kinds)
-
-    assert rope_of(Module(), 0, p) == expected
 
 
 # --- what is captured, and where a forward ends

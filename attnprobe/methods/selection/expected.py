@@ -1,7 +1,7 @@
 """Expected attention (Devoto et al. 2025): it selects keys by their expected weight under Gaussian queries.
 
-μ and Σ are the mean and the covariance of the queries. ``E exp(s q·k) = exp(s μ·k + s²/2 kᵀΣk)``. RoPE turns the pair
-``(q_i, q_{i+p/2})`` of a query at position c by the angle ``c θ^(-2i/p)``.
+μ and Σ are the mean and the covariance of the queries. ``E exp(s q·k) = exp(s μ·k + s²/2 kᵀΣk)``. RoPE turns a pair of
+coordinates ``(q_i, q_j)`` of a query at position c by c times the angle of the pair: ``θ^(-2i/p)`` for j = i + p/2.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def expected(
     Options:
         observe: the number of queries to which the Gaussian is fitted, without ``rope``.
         first: the number of first keys that are always selected.
-        rope: ``model`` takes the angles of the model's RoPE, scaled ones too, as in Llama 3.1; a number is the base θ
-            of angles ``θ^(-2i/p)``, such as 100000.
+        rope: ``model`` takes the pairs and angles of the layer's own RoPE, as they were measured: scaled ones, other
+            pairs and a part of the coordinates too; a number is the base θ of the angles ``θ^(-2i/p)`` of the pairs
+            (i, i + p/2), such as 100000.
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
             A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
@@ -80,19 +81,19 @@ def expected(
     ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given; ``rope`` with an odd p; ``rope=model`` for inputs
-            without a model whose RoPE turns the pairs above. UsageError: an option below its least; another word than
-            ``model``; an allocation without its options.
+        Unsupported: d above n_q + n_k; queries that are not given; a base with an odd p; ``rope=model`` for a layer
+            without RoPE, one whose queries depend on the position in another way, and inputs without a model.
+            UsageError: an option below its least; another word than ``model``; an allocation without its options.
     """
     numbers = working(qkv)
     lengths = repeated(row_norms(numbers.shared_v), qkv.h)
-    turning = None if rope is None else _angles(rope, qkv)
+    rotation = None if rope is None else _rotation(rope, qkv)
 
     def score(observed: QKV, end: int) -> Tensor:
         queries = observed.q
-        if turning is not None:
+        if rotation is not None:
             spared = first if first < min(end, observed.n_q) else 0
-            queries = _ahead(queries, observed.query_positions, end, turning)[:, spared:]
+            queries = _ahead(queries, observed.query_positions, end, *rotation)[:, spared:]
         mean = queries.mean(1, keepdim=True)  # (h, 1, p)
         away = queries - mean
         covariance = away.mT @ away / queries.shape[1]  # (h, p, p)
@@ -119,26 +120,34 @@ def expected(
     )
 
 
-def _angles(rope: float | str, qkv: QKV) -> Tensor:
-    """The angles by which RoPE turns the pairs of a head at each token, (p/2,) float64."""
-    if qkv.p % 2:
-        raise Unsupported(f"expected: rope={rope} turns pairs of coordinates, and the head dimension {qkv.p} is odd")
+def _rotation(rope: float | str, qkv: QKV) -> tuple[Tensor, Tensor]:
+    """The pairs of coordinates that RoPE turns, (2, pairs) int64, and their angles at each token, (pairs,) float64."""
     known = qkv.label.get("rope") if rope == MODEL else rope
     if known is None:
-        raise Unsupported("expected: rope=model needs inputs of a model whose RoPE is known; choose its base")
-    if not isinstance(known, float | int):
-        return torch.tensor(known, dtype=torch.float64, device=qkv.device)
-    half = qkv.p // 2
-    return known ** -(torch.arange(half, dtype=torch.float64, device=qkv.device) / half)
+        raise Unsupported(
+            "expected: rope=model needs inputs of a model whose layer has a RoPE that is known; leave rope out, or "
+            "name a base"
+        )
+    if isinstance(known, float | int):
+        if qkv.p % 2:
+            raise Unsupported(
+                f"expected: rope={rope} turns pairs of coordinates, and the head dimension {qkv.p} is odd"
+            )
+        half = qkv.p // 2
+        known = (known ** -(torch.arange(half, dtype=torch.float64) / half)).tolist()
+    turning = torch.tensor(known, dtype=torch.float64, device=qkv.device)
+    if turning.dim() == 2:  # each pair with its angle
+        return turning[:, :2].T.long(), turning[:, 2]
+    first = torch.arange(len(turning), device=qkv.device)
+    return torch.stack([first, first + len(turning)]), turning
 
 
-def _ahead(queries: Tensor, positions: Tensor, end: int, turning: Tensor) -> Tensor:
+def _ahead(queries: Tensor, positions: Tensor, end: int, pairs: Tensor, angles: Tensor) -> Tensor:
     """Queries (h, n, p) turned back by the RoPE of their positions, and by its mean over the positions from ``end``."""
-    back = torch.polar(torch.ones_like(turning), -positions[:, None] * turning)  # (n, p/2)
-    later = torch.arange(end, end + AHEAD, device=queries.device)[:, None] * turning
-    turned = (
-        torch.complex(*queries.double().split(len(turning), -1))
-        * back
-        * torch.polar(torch.ones_like(later), later).mean(0)
-    )
-    return torch.cat([turned.real, turned.imag], -1).to(queries.dtype)
+    back = torch.polar(torch.ones_like(angles), -positions[:, None] * angles)  # (n, pairs)
+    later = torch.arange(end, end + AHEAD, device=queries.device)[:, None] * angles
+    ahead = torch.polar(torch.ones_like(later), later).mean(0)
+    turned = torch.complex(*(queries[..., places].double() for places in pairs)) * back * ahead
+    moved = queries.clone()
+    moved[..., pairs[0]], moved[..., pairs[1]] = turned.real.to(queries), turned.imag.to(queries)
+    return moved

@@ -520,7 +520,8 @@ def test_expected_attention_before_rope_is_that_of_queries_without_it():
         scores = log_weights[first:].softmax(0) * qkv.v[head, first:].norm(dim=-1)
         kept = {*range(first), *(first + scores.topk(d - first).indices).tolist()}
         assert set(approx.keys()[head, 0].tolist()) == kept
-    for known in (base, [base ** (-2 * i / p) for i in range(p // 2)]):  # of the model
+    angles = [base ** (-2 * i / p) for i in range(p // 2)]
+    for known in (base, angles, [(i, i + p // 2, angle) for i, angle in enumerate(angles)]):  # of the model
         inputs = qkv.replace(q=turned, label={"rope": known})
         assert torch.equal(
             approximate("expected", inputs, d, rope="model", first=first, sets="head").keys(), approx.keys()
