@@ -18,7 +18,7 @@ class Pattern:
     Attributes:
         keys: the valid keys of each batch row, (b, n_k) bool; None means all.
         left, right: None if that side is unbounded.
-        regular: whether this describes the whole mask; otherwise the mask is custom.
+        regular: whether this describes the whole mask; otherwise the mask is custom, and has no sides.
     """
 
     keys: Tensor | None = None
@@ -133,6 +133,7 @@ def _pattern(seen: Tensor, cross: bool) -> Pattern:
         described = described & (position <= (centre + right)[:, None])
     if ends_left:
         described = described & (position >= (centre - left)[:, None])
-    regular = not bool(((described != seen) & rows[..., None]).any())
-    all_keys = bool(keys.all())
-    return Pattern(None if all_keys else keys, left if ends_left else None, right if ends_right else None, regular)
+    valid = None if bool(keys.all()) else keys
+    if bool(((described != seen) & rows[..., None]).any()):
+        return Pattern(valid, regular=False)  # it ends on no side
+    return Pattern(valid, left if ends_left else None, right if ends_right else None)

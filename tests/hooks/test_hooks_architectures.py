@@ -441,11 +441,14 @@ def lower(n, m=None):
         (lower(6) & (torch.arange(6)[:, None] // 3 == torch.arange(6) // 3), "custom"),  # two texts in one row
         (lower(6).mT, "custom"),  # the future alone
         (torch.stack([lower(6)[0, 0], lower(6)[0, 0].mT])[None], "custom"),  # heads that differ
+        (lower(9).triu(-5) & ~torch.eye(9, dtype=torch.bool).roll(3, 0), "custom"),  # holes in a band
     ],
 )
 def test_what_a_mask_is_called(mask, says):
     assert str(pattern_of(mask)) == says
     assert pattern_of(mask).causal is (says.startswith("causal"))
+    if not pattern_of(mask).regular:
+        assert pattern_of(mask).left is pattern_of(mask).right is None  # there is no sliding window
 
 
 def test_doctor_tells_every_attention_by_name(run, tmp_path):

@@ -27,7 +27,7 @@ class Outputs:
     """A model's outputs for one text.
 
     Attributes:
-        hidden: its last hidden states, (n, hidden). logits: at the places of predicted words, (places, words), or None.
+        hidden: its last hidden states, (n, hidden). logits: of the tokens that are compared, (places, words), or None.
         greedy: the tokens of greedy decoding, (steps,), or None.
     """
 
@@ -64,10 +64,11 @@ def model_drift(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The metrics of outputs alone, in float64; those of logits and greedy tokens only if there are any.
 
-    Beside them stand the `STEP_METRICS` of each place of the logits.
+    Beside them stand the `STEP_METRICS` of each predicted word.
 
     Args:
-        own, got: outputs of the unmodified model, and of the model with a method. words: the true words, (places,).
+        own, got: outputs of the unmodified model, and of the model with a method.
+        words: the true words at the first places of the logits.
         causal: also compute the perplexity. encoder: also compare the mean of the hidden states, an embedding.
 
     >>> import torch
@@ -159,18 +160,22 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
 
 
 def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """The metrics of two sets of logits (places, words), and `STEP_METRICS` of each place, computed chunk by chunk."""
+    """The metrics of two sets of logits (places, words), and `STEP_METRICS` of each word, computed chunk by chunk.
+
+    Args:
+        words: the true words at the first places. The other places count for the drift alone.
+    """
     assert own.logits is not None
     sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
     steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
     rows = max(1, CHUNK // got.shape[1])
     kept = own.words if got.numel() <= KEPT else None
-    for start in range(0, len(words), rows):
-        part = slice(start, start + rows)
+    for start in range(0, len(got), rows):
+        part, true = slice(start, start + rows), words[start : start + rows]
         exact, given = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
         sums["gap"] += float((given - exact.logits).square_().sum())
         sums["size"] += float(exact.logits.square().sum())
-        compared = _compared(exact, given, words[part])
+        compared = _compared(exact.at(slice(len(true))), given[: len(true)], true)
         for name, values in compared.items():
             sums[name] += float(values.sum())
         steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()

@@ -97,7 +97,7 @@ class LanguageModel:
             return None
         if self.kind == "causal" or self.mask_token is None:  # a masked model has one
             words = [ids[row, 1:length] for row, length in enumerate(reading.lengths)]
-            return Predictions(reading.inputs, [slice(length - 1) for length in reading.lengths], words)
+            return Predictions(reading.inputs, [slice(length) for length in reading.lengths], words)
         before, after = self.around
         hidden = ids.clone()
         places = []

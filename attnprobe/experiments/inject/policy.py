@@ -44,9 +44,9 @@ class Steps:
     @classmethod
     def of(cls, call: AttentionCall, row: int, prompt: int) -> Steps:
         """The steps of one row."""
+        qkv = call.qkv(row)
         if call.local:
             raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
-        qkv = call.qkv(row)
         return cls(call.number, row, qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32)), prompt)
 
     @cached_property
@@ -258,7 +258,10 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     observe = method.options.get("observe")
     count = None if observe is None else options.get("observe", observe.default)
     if count is not None and count > prompt:
-        return f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose a longer prompt"
+        return (
+            f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose observe in 1..{prompt}, or a "
+            "longer prompt"
+        )
     return None
 
 

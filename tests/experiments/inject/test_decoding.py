@@ -363,7 +363,10 @@ def test_the_default_prefix_is_half_of_the_text(ask):
     [
         ({"methods": ("mss", "lsh-qk")}, "mss cannot decode: it has no causal form; choose from .*topk"),
         ({"methods": ("knorm",), "d": (PREFIX + 1,)}, "knorm: d=16 exceeds the prompt of 15 tokens; choose d in 1..15"),
-        ({"methods": ("snapkv",)}, "snapkv: observe=64 exceeds the prompt of 15 tokens; choose a longer prompt"),
+        (
+            {"methods": ("snapkv",)},
+            "snapkv: observe=64 exceeds the prompt of 15 tokens; choose observe in 1..15, or a longer prompt",
+        ),
         ({"methods": ("knorm:every=8",)}, "knorm:every=8: a prompt is compressed once, so it has no segments"),
         ({"d": (1.5,)}, "d=1.5: a share of the prompt lies between 0 and 1"),
         ({"prefix": None, "steps": N - 1}, "steps=39: n=40 leaves no prompt; choose up to 38 steps"),

@@ -216,6 +216,19 @@ def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models
     assert actual["drift"] > 1e-2 and actual["top1_agreement"] < 1
 
 
+def test_the_drift_of_logits_is_of_all_tokens_as_that_of_hidden_states(ask, models, texts):
+    """No word follows the last token, so the other numbers of predictions are without it."""
+    actual = metrics(ask("llama", methods=("window:causal=true",)).records[0])
+    ids, whole = ids_of(texts), opened(models["llama"])
+    own = whole(input_ids=ids).logits[0].double()
+    with injected(whole, "window", d=8, causal=True):
+        got = whole(input_ids=ids).logits[0].double()
+    expected, shorter = (float((got - own)[:rows].norm() / own[:rows].norm()) for rows in (N, N - 1))
+    assert actual["logits_drift"] == pytest.approx(expected, rel=1e-5) != pytest.approx(shorter, rel=1e-3)
+    kl = torch.nn.functional.kl_div(got.log_softmax(-1), own.log_softmax(-1), log_target=True, reduction="none").sum(-1)
+    assert actual["kl"] == pytest.approx(float(kl[: N - 1].mean()), rel=1e-5)
+
+
 def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
     """On the same layer, method, budget and seed."""
     records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d=(8, 16), seed=2).records
