@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 
+ROUNDING = 1e-5  # relative errors below it may be rounding alone
+
+
 @dataclass(frozen=True)
 class Metric:
     """A metric: what it is called, its better direction, and the scale on which changes are judged.
@@ -25,7 +28,7 @@ class Metric:
         scale: what a tolerance is a share of. ``relative``: of the size of a. ``complement``: of that of 1 − a, for
             cosines, whose distance from 1 is the error. ``absolute``: of 1, for shares of rows or heads.
         floor: a change of at most this size counts as none, in the units of `cost`.
-        rounds: whether values up to 1e-5 may be rounding alone, as relative errors of methods.
+        rounds: whether values up to `ROUNDING` may be rounding alone, as relative errors of methods.
         timed: whether two equal runs differ in it, as they do in times.
         steady: whether the normaliser of a method's rows cannot move it: counts, costs, and what exact attention has.
         signed: whether it has no least value, as cosines and errors do.
@@ -529,6 +532,7 @@ INPUTS = (  # of Q, K and V, before any method
 UNJUDGED = (  # further numbers of heads, which no gate limits
     described("realised_d_p10", "budget used, p10", "keys that a row used, 10 % quantile over rows", unit="tokens"),
     described("realised_d_p90", "budget used, p90", "keys that a row used, 90 % quantile over rows", unit="tokens"),
+    described("matrix_open", "open intervals", "share of heads whose certified interval is wider than asked for"),
     described("matrix_passes", "passes", "products with the matrix that the certified interval took"),
     Metric(
         "matrix_spectral_lower", "matrix error, lower end", "lower end of the interval of the matrix error", better=None

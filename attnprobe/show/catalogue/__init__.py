@@ -1,0 +1,1 @@
+"""The tables and figures of each command, as data: one module for a command."""

@@ -1,0 +1,103 @@
+"""The tables of ``attnprobe error``: errors of heads, row metrics (``--rows``), kernels, inputs."""
+
+from __future__ import annotations
+
+from ..table import BUDGET, KEY, METHOD, Column, Table, ratio_to
+from .inputs import INPUTS, repeated
+
+ERROR = "output_spectral_relative"
+PLACE = ("source", "scale_inputs", "n", "target")
+MEASURED = "(family.isna() or family != 'kernel')"  # kernels of exact attention have a table of their own
+
+HEADS = Table(
+    "error",
+    "Relative error of the output",
+    rows=f"{MEASURED} and not (method == 'lower-bound' and output_spectral == 0)",
+    each=PLACE,
+    by=("name", "d"),
+    metric=ERROR,
+    main=f"{ERROR}.mean",
+    rivals=("d",),
+    notes=repeated,
+    columns=(
+        METHOD,
+        BUDGET,
+        Column("median\n[p10 – p90]", f"{ERROR}.median", low=f"{ERROR}.p10", high=f"{ERROR}.p90", priority=8),
+        Column("mean", f"{ERROR}.mean", best="smaller", priority=7),
+        Column("max", f"{ERROR}.max", priority=4),
+        Column(
+            "median /\nV-Mean's",
+            ratio_to(f"{ERROR}.median", "method == 'vmean' and target == 'softmax'"),
+            name="over_vmean",
+            meaning="the median over that of V-Mean, which costs nothing: from 1 on a method is of no use",
+            priority=6,
+        ),
+        Column("‖E‖₂ / ‖B‖₂\nmedian", "matrix_spectral_relative.median", flag="matrix_open.max", priority=3),
+        Column("bad\nrows", "bad_rows.sum", digits=0, priority=5),
+    ),
+    more=(
+        Column("family", "family", meaning="the family of the method"),
+        Column("‖EV‖₂\nmean", "output_spectral.mean", half="output_spectral.half", digits=4),
+        Column("‖EV‖_F / ‖BV‖_F\nmedian", "output_frobenius_relative.median"),
+        Column("guarded\nrows", "guarded_rows.sum", digits=0),
+        Column("inverse\nresidual", "inverse_residual.median", digits=2),
+        Column("δ\nmedian", "delta.median", digits=2),
+        Column("entries\nvisited", "visited_fraction.mean", unit="%"),
+        Column("d used\n[p10 – p90]", "realised_d.mean", low="realised_d_p10.mean", high="realised_d_p90.mean"),
+        Column("scored\na query", "scored.mean"),
+        Column("keys\nread", "kv_read.mean"),
+        Column("seconds", "seconds.mean"),
+    ),
+)
+ROWS = Table(
+    "rows",
+    "Rows of attention, means over rows and heads",
+    rows=f"{MEASURED} and tv == tv",
+    each=PLACE,
+    by=("name", "d"),
+    main="row_error_p50.mean",
+    rivals=("d",),
+    columns=(
+        METHOD,
+        BUDGET,
+        Column("mass\nkept", "mass.mean", priority=8),
+        Column("over\nthe best", "mass_efficiency.mean", priority=4),
+        Column("row error\np50", "row_error_p50.mean", best="smaller", priority=7),
+        Column("row error\np99", "row_error_p99.mean", best="smaller", priority=6),
+        Column("residual\nerror", "residual_error.mean", best="smaller", priority=6),
+        Column("keys", "keys.mean", priority=3),
+    ),
+    more=(
+        Column("mass\np10", "mass_p10.mean"),
+        Column("recall", "recall_k.mean"),
+        Column("½ Σ|E_ij|", "tv.mean", best="smaller"),
+        Column("KL", "kl.mean"),
+        Column("ln(D~ / D)", "log_normaliser_error.mean", half="log_normaliser_error_sd.mean", digits=2),
+        Column("keys that\nhold 0.9", "k_90.mean"),
+        Column("needle's\nmass kept", "needle_mass_kept.mean"),
+    ),
+)
+KERNELS = Table(
+    "kernels",
+    "Kernels against exact attention in float64",
+    rows="family == 'kernel'",
+    each=PLACE,
+    by=("name", "kernel_dtype", "row_tolerance"),
+    columns=(
+        Column("kernel", "name", priority=KEY, meaning="the kernel of exact attention"),
+        Column("in", "kernel_dtype", priority=KEY, meaning="the dtype that the kernel works in"),
+        Column("max |error|", "max_abs.max", priority=8),
+        Column("‖O~ − O‖_F / ‖O‖_F\nmedian", "relative_frobenius.median", priority=7),
+        Column("rows\nwithin", "rows_within.mean", unit="%", priority=6),
+        Column("× plain torch\nmedian", "ratio_to_framework.median", priority=8),
+        Column("worst\nhead", "ratio_to_framework.max", priority=5),
+    ),
+    more=(
+        Column("tolerance", "row_tolerance", meaning="the relative error that a row within may have"),
+        Column("row error\np50", "row_error_p50.median"),
+        Column("row error\np99", "row_error_p99.median"),
+        Column("row error\np99.9", "row_error_p99_9.median"),
+        Column("× plain torch\nFrobenius", "ratio_to_framework_frobenius.median"),
+    ),
+)
+TABLES = (HEADS, ROWS, KERNELS, INPUTS)

@@ -1,0 +1,321 @@
+"""Filled tables: `grids` makes typed cells from a frame and a `Table`, `summarised` its lines in full precision."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError, unknown
+from ..frame.metric import METRICS
+from ..grammar.lists import spans
+from .notes import OF_STATUS, ROUNDING, Flag, bold_rule, flag_of
+from .table import KEY, Column, Computed, Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+USUAL = {"target": "softmax", "scale_inputs": 1.0}  # a caption leaves these out
+UNSAID = {"status": "ok", "bad": False, "over": False, "reference": False}  # of lines without these columns
+Value = float | int | str | bool | None
+Keys = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a grid. A writer makes its text from these values, in the form of its column.
+
+    Attributes:
+        value: a number, infinite ones included, or words; None is empty. low, high: ends beside the number, ``[low –
+            high]``. half: what stands after ±. of: what stands after a slash, as in 3/72.
+        text: the words to show instead of the number. flag: the sign before the text. bold: the best of its rivals.
+    """
+
+    value: Value = None
+    low: float | None = None
+    high: float | None = None
+    half: float | None = None
+    of: float | None = None
+    text: str = ""
+    flag: Flag | None = None
+    bold: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return self.value in (None, "") and not self.text
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A filled table: the columns that have values, and a list of cells for each line.
+
+    Attributes:
+        keys: the columns of ``by`` of each line. place: the values of ``each``. where: the place and the numbers of
+            heads, windows and repeats, in words. sentence: above the cells. reasons: notes of single lines.
+    """
+
+    table: Table
+    columns: tuple[Column, ...]
+    cells: list[list[Cell]]
+    keys: list[Keys]
+    place: Keys = field(default_factory=dict)
+    where: str = ""
+    sentence: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def caption(self) -> str:
+        """The caption for a terminal."""
+        symbol = f", {METRICS[self.table.metric].symbol}" if self.table.metric else ""
+        return self.table.title + symbol + (f": {self.where}" if self.where else "")
+
+    @property
+    def flags(self) -> set[Flag]:
+        """The signs in its cells."""
+        return {cell.flag for line in self.cells for cell in line if cell.flag}
+
+    @property
+    def rule(self) -> str:
+        """Which cells are bold, in words; empty if none is."""
+        bold = [column for at, column in enumerate(self.columns) if any(line[at].bold for line in self.cells)]
+        return bold_rule(bold, self.table.rivals) if bold else ""
+
+    @property
+    def words(self) -> list[bool]:
+        """Whether each column holds words, which stand on the left, and not numbers."""
+        return [any(isinstance(line[at].value, str) for line in self.cells) for at in range(len(self.columns))]
+
+    def only(self, columns: Sequence[Column]) -> Grid:
+        """The grid with some of its columns."""
+        at = [self.columns.index(column) for column in columns]
+        return replace(self, columns=tuple(columns), cells=[[line[number] for number in at] for line in self.cells])
+
+
+def grids(frame: DataFrame, table: Table, columns: Sequence[str] | None = None, each: Sequence[str] = ()) -> list[Grid]:
+    """The filled table: a grid for each place; none if no row of the frame is of this table.
+
+    Lines stand in the order of the frame, references behind methods.
+
+    Args:
+        frame: rows of the table's kind. columns: names of columns (see `Table.chosen`). each: columns of the frame that
+            have a grid for each value too, such as ``layer``.
+
+    Raises:
+        UsageError: a field that is neither a metric nor a column of the frame.
+    """
+    chosen, rows = table.chosen(columns), _rows(frame, table)
+    if rows.empty:
+        return []
+    lines = summarised(frame, table, _metrics_of(chosen), each)
+    _add_fields(lines, chosen, table)
+    filled = [
+        (place, of_rows, of_lines, [_cells(column, table, of_lines) for column in chosen])
+        for place, of_rows, of_lines in _places(rows, lines, (*table.each, *each))
+    ]
+    kept = [
+        number
+        for number in range(len(chosen))
+        if any(not cell.empty for *_, columns_of_cells in filled for cell in columns_of_cells[number])
+    ]
+    return [
+        _grid(table, place, of_rows, of_lines, {chosen[number]: columns_of_cells[number] for number in kept})
+        for place, of_rows, of_lines, columns_of_cells in filled
+    ]
+
+
+def summarised(
+    frame: DataFrame, table: Table, metrics: Sequence[str] | None = None, each: Sequence[str] = ()
+) -> DataFrame:
+    """The lines of a table's grids with all statistics in full precision, as CSV and JSON have them.
+
+    Args:
+        metrics: columns of numbers; by default all of the frame that are declared.
+    """
+    from ..frame.summary import summary
+
+    rows = _rows(frame, table)
+    if not table.by:
+        return rows.reset_index(drop=True)
+    last = [name for name in ("method", "reference") if name in rows]
+    by = list(dict.fromkeys([*table.each, *each, *table.by, *last]))
+    known = [name for name in rows if name in METRICS or name in table.derived]
+    lines = summary(rows, by, known if metrics is None else metrics)
+    if table.of_groups:
+        groups = _groups(rows, by)
+        lines = lines.assign(**{name: [of(group) for group in groups] for name, of in table.of_groups.items()})
+    if "reference" in lines:
+        lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
+    return lines
+
+
+def legend(table: Table) -> Grid:
+    """A grid with the name and meaning of each column that the table may have."""
+    columns = Column("column", "name", priority=KEY), Column("heading", "heading"), Column("meaning", "meaning")
+    texts = [(column.name, column.title, column.meaning) for column in table.every]
+    shown = Table(f"{table.name}-columns", f"Columns of {table.name}", columns=columns)
+    return Grid(
+        shown, columns, [[Cell(text) for text in line] for line in texts], [{"name": line[0]} for line in texts]
+    )
+
+
+def _rows(frame: DataFrame, table: Table) -> DataFrame:
+    """The rows that the table selects. A metric that was not measured is missing in all rows."""
+    unmeasured = {name: math.nan for name in re.findall(r"\w+", table.rows) if name in METRICS and name not in frame}
+    frame = frame.assign(**unmeasured)
+    frame = frame.assign(**{name: of(frame) for name, of in table.derived.items()})
+    return frame.query(table.rows) if table.rows else frame
+
+
+def _metrics_of(columns: Sequence[Column]) -> list[str]:
+    """The metrics that columns show, and those that signs need."""
+    fields = [name for column in columns for name in column.fields]
+    return list(dict.fromkeys([*(name.partition(".")[0] for name in fields if "." in name), "realised_d"]))
+
+
+def _add_fields(lines: DataFrame, columns: Sequence[Column], table: Table) -> None:
+    """Add fields that the summary lacks: half intervals, and statistics of what was not measured.
+
+    Raises:
+        UsageError: another field is missing.
+    """
+    for name in dict.fromkeys(name for column in columns for name in column.fields):
+        metric, dot, statistic = name.partition(".")
+        if statistic == "half" and f"{metric}.se" in lines:
+            lines[name] = _half(lines[f"{metric}.se"], lines["windows"])
+        elif name not in lines and dot:
+            lines[name] = math.nan
+        elif name not in lines:
+            raise UsageError(f"table {table.name}: {unknown('column of the frame', name, map(str, lines))}")
+
+
+def _half(se: Any, windows: Any) -> Any:
+    """Half of the 95 % interval of a mean over windows, by Student's distribution; missing of one window."""
+    from scipy.special import stdtrit
+
+    return stdtrit((windows - 1).clip(lower=1).to_numpy(float), 0.975) * se.to_numpy(float, na_value=math.nan)
+
+
+def _places(rows: DataFrame, lines: DataFrame, each: Sequence[str]) -> Iterator[tuple[Keys, DataFrame, DataFrame]]:
+    """The rows and the lines of each place, in the order of the rows."""
+    if not each:
+        yield {}, rows, lines.reset_index(drop=True)
+        return
+    by_place = {tuple(_keys(group, each).values()): group for group in _groups(lines, each)}
+    for group in _groups(rows, each):
+        place = _keys(group, each)
+        yield place, group, by_place[tuple(place.values())].reset_index(drop=True)
+
+
+def _groups(frame: DataFrame, names: Sequence[str]) -> list[DataFrame]:
+    return [group for _, group in frame.groupby(list(names), sort=False, dropna=False, observed=True)]
+
+
+def _keys(group: DataFrame, names: Iterable[str]) -> Keys:
+    """The values of these columns in the first row."""
+    return {name: _plain(group[name].iloc[0]) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a frame as one of Python; None if it is missing."""
+    if value is None or isinstance(value, (str, Cell)):
+        return value
+    value = value.item() if hasattr(value, "item") else value
+    return None if str(value) in ("<NA>", "nan", "NaT") else value
+
+
+def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
+    """The cells of a column, a cell for each line."""
+    values = column.value.function(lines) if isinstance(column.value, Computed) else lines[column.value]
+    further = {name: getattr(column, name) for name in ("low", "high", "half", "of", "limit")}
+    parts = {name: [*map(_plain, lines[of])] for name, of in further.items() if of}
+    doubts = [f"{name}.fragile" for name in column.shown if f"{name}.fragile" in lines]
+    doubtful = [*map(any, lines[doubts].to_numpy(bool))]
+    if column.flag:
+        doubtful = [doubt or above > 0 for doubt, above in zip(doubtful, lines[column.flag], strict=True)]
+    cells = []
+    for number, value in enumerate(map(_plain, values)):
+        if value is None or isinstance(value, Cell):
+            cells.append(value or Cell())
+            continue
+        own = {name: numbers[number] for name, numbers in parts.items()}
+        limit = own.pop("limit", None)
+        text = f"> {limit:g}" if limit is not None and value == math.inf else ""
+        flag = ROUNDING if doubtful[number] else None
+        cells.append(Cell(column.words.get(value, value), text=text, flag=flag, **own))
+    return _emboldened(cells, column, table, lines) if column.best else cells
+
+
+def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFrame) -> list[Cell]:
+    """The cells, the best of each group of at least two rivals bold."""
+    usual = {name: value for name, value in UNSAID.items() if name not in lines}
+    sound = lines.assign(**usual).query(table.competes).index
+    values = {number: cells[number].value for number in sound if cells[number].flag is None}
+    rivals: dict[tuple[Value, ...], dict[int, float]] = {}
+    for number, value in values.items():
+        if isinstance(value, (int, float)):
+            group = tuple(_plain(lines[name].iloc[number]) for name in table.rivals)
+            rivals.setdefault(group, {})[number] = value
+    best = min if column.best == "smaller" else max
+    leading = {(number, best(group.values())) for group in rivals.values() if len(group) > 1 for number in group}
+    return [replace(cell, bold=(number, cell.value) in leading) for number, cell in enumerate(cells)]
+
+
+def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns: dict[Column, list[Cell]]) -> Grid:
+    cells = [list(line) for line in zip(*columns.values(), strict=True)]
+    flags = [flag_of(line) for line in lines.to_dict("records")]
+    cells = [[replace(line[0], flag=flag or line[0].flag), *line[1:]] for line, flag in zip(cells, flags, strict=True)]
+    return Grid(
+        table,
+        tuple(columns),
+        cells,
+        [_keys(lines.iloc[[number]], table.by) for number in range(len(lines))],
+        place,
+        _where(place, rows),
+        table.sentence(rows) if table.sentence else "",
+        (*_reasons(table, lines, flags), *(table.notes(rows) if table.notes else ())),
+    )
+
+
+def _where(place: Keys, rows: DataFrame) -> str:
+    """A place in words: its values, the layers, and the numbers of heads, windows and repeats.
+
+    What is usual is left out.
+    """
+    parts = [
+        _named(name, value) for name, value in place.items() if value not in (None, "") and USUAL.get(name) != value
+    ]
+    if "layer" in rows and "layer" not in place:
+        layers = sorted(rows["layer"].dropna().unique())
+        parts += [f"layer{'s' * (len(layers) > 1)} {spans(layers)}"] if layers else []
+    for name, least in {"head": 1, "window": 2, "repeat": 2}.items():
+        count = len(rows[name].dropna().unique()) if name in rows else 0
+        parts += [f"{count} {name}{'s' * (count > 1)}"] if count >= least else []
+    return ", ".join(parts)
+
+
+def _named(name: str, value: Value) -> str:
+    """A value with the symbol of its column: ``n = 512``, ``layer 3``; words alone.
+
+    >>> _named("n", 512), _named("layer", 3), _named("theorem", "lemma-1")
+    ('n = 512', 'layer 3', 'lemma-1')
+    """
+    if name not in METRICS:
+        return f"{name} {value}" if name in USUAL else str(value)
+    symbol = METRICS[name].symbol
+    return f"{symbol} = {value:g}" if len(symbol) == 1 else f"{symbol} {value}"
+
+
+def _reasons(table: Table, lines: DataFrame, flags: Sequence[Flag | None]) -> list[str]:
+    """Why lines failed or were skipped. Budgets of a method with one reason share a note."""
+    budgets: dict[tuple[str, str, str], list[str]] = {}
+    for number, flag in enumerate(flags):
+        reason: Any = _plain(lines["reason"].iloc[number]) if "reason" in lines else None
+        if flag in OF_STATUS.values() and reason:
+            keys = _keys(lines.iloc[[number]], table.by)
+            d = keys.pop("d", None)
+            name = " ".join(str(value) for value in keys.values() if value not in (None, ""))
+            budgets.setdefault((flag.sign if flag else "", name, reason), []).extend([] if d is None else [str(d)])
+    names = {key: f"{key[0]} {key[1]}" + (f", d = {', '.join(d)}" if d else "") for key, d in budgets.items()}
+    return [f"{name}: {reason}" for (*_, reason), name in names.items()]

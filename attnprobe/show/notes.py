@@ -1,0 +1,64 @@
+"""The signs of tables and figures, each with one text, and the notes below a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .grid import Grid
+    from .table import Column
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A sign beside a name or a number: what it says, and how a terminal colours it."""
+
+    sign: str
+    text: str
+    style: str = "yellow"
+
+
+BAD = Flag("!", "includes bad rows (normaliser ≤ 0 or rounding)")
+ROUNDING = Flag("≈", "rounding decides it")
+OVER = Flag(">", "uses more than d")
+FAILED = Flag("✗", "failed or diverged", "bold red")
+SKIPPED = Flag("–", "skipped", "dim")
+FLAGS = (BAD, ROUNDING, OVER, FAILED, SKIPPED)
+OF_STATUS = {"failed": FAILED, "diverged": FAILED, "skipped": SKIPPED}
+BOLD = {"smaller": "smallest", "larger": "largest"}
+
+
+def flag_of(line: Mapping[str, Any]) -> Flag | None:
+    """The sign of a line of a summary: that of its status, else of bad rows, else of more than d."""
+    if flag := OF_STATUS.get(line.get("status") or "ok"):
+        return flag
+    if line.get("bad"):
+        return BAD
+    return OVER if line.get("over") else None
+
+
+def bold_rule(columns: Iterable[Column], rivals: Sequence[str]) -> str:
+    """Which cells of these columns are bold, in one line.
+
+    >>> from attnprobe.show.table import Column
+    >>> bold_rule([Column("mean", "drift.mean", best="smaller")], ["d"])
+    'the smallest mean at each d, of methods without a sign'
+    """
+    every = [f"{BOLD[column.best]} {column.title}" for column in columns if column.best]
+    best = every[0] if len(every) == 1 else "best of a column"
+    place = f" at each {' and '.join(rivals)}" if rivals else ""
+    return f"the {best}{place}, of methods without a sign"
+
+
+def notes(grid: Grid, bold: str = "bold", hidden: Sequence[str] = ()) -> list[str]:
+    """The lines below a table: signs, the rule of bold cells, columns that had no room, then reasons of lines.
+
+    Args:
+        bold: what marks a bold cell. hidden: the columns without room.
+    """
+    signs = "; ".join(f"{flag.sign} {flag.text}" for flag in FLAGS if flag in grid.flags)
+    rule = f"{bold}: {grid.rule}" if grid.rule else ""
+    room = f"no room for: {', '.join(hidden)}" if hidden else ""
+    return [*filter(None, [signs, rule, room]), *grid.reasons]

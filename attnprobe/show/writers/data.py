@@ -1,0 +1,34 @@
+"""Frames as CSV and JSON in full precision."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def csv(frame: DataFrame) -> str:
+    """A frame as CSV in full precision. What was not measured is empty; infinity is ``inf``."""
+    return frame.to_csv(index=False, lineterminator="\n")
+
+
+def json_rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as JSON has them: null where nothing was measured, and infinity as the text ``inf``."""
+    return [{str(name): _jsonable(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, (list, tuple, dict)):
+        return value
+    value = value.item() if hasattr(value, "item") else value
+    if value is None or str(value) in ("<NA>", "nan"):
+        return None
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def jsonl(frame: DataFrame) -> str:
+    """A frame as JSON, a line for each row."""
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in json_rows(frame))

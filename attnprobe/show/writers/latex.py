@@ -1,0 +1,140 @@
+"""Grids for LaTeX with booktabs, methods × d where a table has several d."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...frame.metric import METRICS
+from ..grid import USUAL, Cell, Grid
+from ..notes import notes
+from ..table import KEY, Column
+from .text import cell_text
+
+SPECIAL = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+        "–": "--",
+        "→": r"$\to$",
+        "<": "$<$",
+        ">": "$>$",
+        "✗": r"$\times$",
+    },
+    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "÷": r"$\div$", "≤": r"$\le$", "≥": r"$\ge$", "≈": r"$\approx$"},
+    **{"∞": r"$\infty$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "τ": r"$\tau$", "ρ": r"$\rho$"},
+    **{"γ": r"$\gamma$", "Δ": r"$\Delta$", "π": r"$\pi$", "‖": r"$\|$", "·": r"$\cdot$", "²": "$^2$", "√": r"$\surd$"},
+}
+
+
+def latex(grids: Iterable[Grid], pivot: bool = True) -> str:
+    """The tables for LaTeX with booktabs. One with several d, whose table has a main column, is methods × d.
+
+    Args:
+        pivot: False keeps a line for each d, with all columns.
+    """
+    return "\n\n".join(_latex(grid, pivot) for grid in grids) + "\n"
+
+
+def _latex(grid: Grid, pivot: bool) -> str:
+    budgets = dict.fromkeys(keys["d"] for keys in grid.keys if keys.get("d") is not None)
+    main = next((column for column in grid.columns if column.name == grid.table.main), None)
+    if pivot and main is not None and len(budgets) > 1:
+        names = [column for column in grid.columns if column.priority == KEY and column.value != "d"]
+        grid = grid.only([*names, main])
+        caption, body = _by_budget(grid, list(budgets))
+    else:
+        caption, body = escaped(grid.table.title), _line_by_line(grid)
+        caption += f", {METRICS[grid.table.metric].tex}" if grid.table.metric else ""
+    said = [f"{caption}: {escaped(grid.where)}." if grid.where else f"{caption}."]
+    said += [f"{escaped(note)}." for note in notes(grid, "Bold")]
+    return "\n".join(
+        [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{' '.join(said)}}}",
+            rf"\label{{tab:{label(grid)}}}",
+            *body,
+            r"\end{table}",
+        ]
+    )
+
+
+def label(grid: Grid) -> str:
+    """A label from the name of the table and the place of the grid."""
+    place = [f"{name}-{value}" for name, value in grid.place.items() if value not in (None, "", USUAL.get(name))]
+    return re.sub(r"[^A-Za-z0-9.:-]+", "-", "-".join([grid.table.name, *place])).strip("-")
+
+
+def _by_budget(grid: Grid, budgets: Sequence[Any]) -> tuple[str, list[str]]:
+    """Methods × d: the caption, and a table with the names and, for each budget, the numbers of the last column.
+
+    A line's sign stands at its number: at another d the method may have none.
+    """
+    *keyed, main = grid.columns
+    lines: dict[tuple[str, ...], dict[Any, str]] = {}
+    for (*names, number), keys in zip(grid.cells, grid.keys, strict=True):
+        name = tuple(_latex_cell(replace(cell, flag=None), column) for cell, column in zip(names, keyed, strict=True))
+        flag = names[0].flag if names and number.flag is None else number.flag
+        lines.setdefault(name, {})[keys.get("d")] = _latex_cell(replace(number, flag=flag), main)
+    rows = []
+    for name, cells in lines.items():
+        whole = rf"\multicolumn{{{len(budgets)}}}{{c}}{{{cells[None]}}}" if None in cells else ""
+        rows.append([*name, whole] if whole else [*name, *(cells.get(d, "") for d in budgets)])
+    first = [*([""] * len(keyed)), rf"\multicolumn{{{len(budgets)}}}{{c}}{{$d$}}"]
+    rule = rf"\cmidrule(lr){{{len(keyed) + 1}-{len(keyed) + len(budgets)}}}"
+    heads = [*map(heading, keyed), *map(str, budgets)]
+    of, statistic = (main.metric.tex, main.name.partition(".")[2]) if main.metric else (heading(main), "")
+    caption = ", ".join(filter(None, [escaped(grid.table.title), of, statistic]))
+    return caption, _tabular("l" * len(keyed) + "r" * len(budgets), [first, rule, heads], rows)
+
+
+def _line_by_line(grid: Grid) -> list[str]:
+    rows = [
+        [_latex_cell(cell, column) for cell, column in zip(cells, grid.columns, strict=True)] for cells in grid.cells
+    ]
+    return _tabular("".join("l" if left else "r" for left in grid.words), [[*map(heading, grid.columns)]], rows)
+
+
+def _tabular(alignment: str, heads: Iterable[str | Sequence[str]], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [line if isinstance(line, str) else f"{' & '.join(line)} \\\\" for line in heads]
+    body = [f"{' & '.join(row)} \\\\" for row in rows]
+    return [
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        *lines,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def heading(column: Column) -> str:
+    """The heading of a column in LaTeX: its own, or the words with the symbol of its metric as the metric has it."""
+    if column.tex:
+        return column.tex
+    symbol = column.metric.symbol if column.metric else ""
+    before, found, after = column.title.partition(symbol) if symbol else (column.title, "", "")
+    return escaped(before) + (column.metric.tex if found and column.metric else "") + escaped(after)
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    text = escaped(cell_text(replace(cell, flag=None), column))
+    text = re.sub(r"(?<![\w.])([+-]?\d[\d.]*)e(-?\d+)", r"$\1\\times10^{\2}$", text)
+    text = rf"\textbf{{{text}}}" if cell.bold else text
+    # a sign takes no room, so that numbers stay aligned
+    return rf"{text}\rlap{{$^{{{escaped(cell.flag.sign).strip('$')}}}$}}" if cell.flag else text
+
+
+def escaped(text: str) -> str:
+    r"""Text for LaTeX.
+
+    >>> escaped("50% of d_k ≤ 3")
+    '50\\% of d\\_k $\\le$ 3'
+    """
+    return "".join(SPECIAL.get(sign, sign) for sign in text)
