@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
 
 

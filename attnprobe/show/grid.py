@@ -69,7 +69,7 @@ class Grid:
     def caption(self) -> str:
         """The caption for a terminal."""
         symbol = f", {METRICS[self.table.metric].symbol}" if self.table.metric else ""
-        return self.table.title + symbol + (f": {self.where}" if self.where else "")
+        return ": ".join(filter(None, [self.table.title + symbol, self.where]))
 
     @property
     def flags(self) -> set[Flag]:
@@ -254,7 +254,7 @@ def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFram
     values = {number: cells[number].value for number in sound if cells[number].flag is None}
     rivals: dict[tuple[Value, ...], dict[int, float]] = {}
     for number, value in values.items():
-        if isinstance(value, (int, float)):
+        if isinstance(value, (int, float)) and math.isfinite(value):
             group = tuple(_plain(lines[name].iloc[number]) for name in table.rivals)
             rivals.setdefault(group, {})[number] = value
     best = min if column.best == "smaller" else max

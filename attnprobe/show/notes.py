@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..frame.metric import METRICS
+
 if TYPE_CHECKING:
     from .grid import Grid
     from .table import Column
@@ -45,10 +47,13 @@ def bold_rule(columns: Iterable[Column], rivals: Sequence[str]) -> str:
     >>> from attnprobe.show.table import Column
     >>> bold_rule([Column("mean", "drift.mean", best="smaller")], ["d"])
     'the smallest mean at each d, of methods without a sign'
+    >>> bold_rule([Column("d", "d.median", best="smaller")], ["epsilon", "layer", "n"])
+    'the smallest d at each ε, layer and n, of methods without a sign'
     """
     every = [f"{BOLD[column.best]} {column.title}" for column in columns if column.best]
     best = every[0] if len(every) == 1 else "best of a column"
-    place = f" at each {' and '.join(rivals)}" if rivals else ""
+    symbols = [METRICS[name].symbol if name in METRICS else name for name in rivals]
+    place = f" at each {' and '.join(filter(None, [', '.join(symbols[:-1]), symbols[-1]]))}" if symbols else ""
     return f"the {best}{place}, of methods without a sign"
 
 

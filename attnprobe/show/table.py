@@ -75,10 +75,11 @@ class Column:
         value: a field, or `Computed`. low, high, half, of: fields of a cell's further numbers (see `Cell`).
         limit: a field; an infinite value is shown as ``> limit``, the largest that was tried.
         flag: a field; where it is above 0, the number has ≈ too.
-        digits: significant digits, of ``low``, ``high`` and ``half`` at most two; 0 for whole numbers.
+        digits: significant digits, of ``low``, ``high`` and ``half`` at most two; 0 for whole numbers; None for numbers
+            as they are, such as parameters.
         unit: ``%``, which stands in the cell; or ``ms``, ``MiB``, ``G``, which the heading says.
         signed: whether a positive number has a plus.
-        words: what to show for a value, as ``{"vmean": "V-Mean"}``.
+        words: what to show for a value, as ``{"vmean": "V-Mean"}``, or ``{0: ""}`` for nothing.
         priority: from 1 to 9. A narrow terminal leaves out the columns of least priority, but never those with `KEY`.
         best: ``smaller`` or ``larger``: the best cell of each group of rivals is bold.
         meaning: one line of at most 100 characters; by default the metric's.
@@ -94,7 +95,7 @@ class Column:
     of: str = ""
     limit: str = ""
     flag: str = ""
-    digits: int = 3
+    digits: int | None = 3
     unit: str = ""
     signed: bool = False
     words: Mapping[Any, str] = field(default_factory=dict, hash=False)

@@ -147,12 +147,13 @@ def test_units_signs_words_and_totals():
         Column("MiB", "cache_bytes.mean", unit="MiB", digits=2),
         Column("change", "loss_change.mean", signed=True),
         Column("inverted", "kind", words={True: "●", False: ""}),
-        Column("of", f"{ERROR}.count", of="values", digits=0, name="of"),
+        Column("of", f"{ERROR}.count", of="values", digits=0, words={1: ""}, name="of"),
+        Column("half", f"{ERROR}.median", digits=None),
     )
     shown = Table("test", "Test", by=("name", "kind"), columns=columns)
     (grid,) = grids(pd.concat([frame, heads("b", [1.0], kind=False)]), shown)
     texts = [[cell_text(*pair) for pair in zip(line, grid.columns, strict=True)] for line in grid.cells]
-    assert texts == [["25.0%", "12.5", "3.0", "+0.500", "●", "2/2"], ["100%", "", "", "", "", "1/1"]]
+    assert texts == [["25.0%", "12.5", "3.0", "+0.500", "●", "2/2", "0.25"], ["100%", "", "", "", "", "", "1"]]
 
 
 def test_the_ratio_to_a_reference_is_of_the_same_place():
@@ -264,6 +265,11 @@ def test_the_best_of_each_budget_is_bold_among_lines_without_a_sign():
     assert one_grid(heads("a", [1.0])).rule == ""
     more = one_grid(*frames, columns=[MEAN, Column("max", f"{ERROR}.max", best="smaller")])
     assert more.rule == "the best of a column at each d, of methods without a sign"
+
+
+def test_what_no_method_reaches_is_not_bold():
+    grid = one_grid(heads("a", [math.inf]), heads("b", [math.inf]))
+    assert not any(cell.bold for cell in column_of(grid, MEAN.name))
 
 
 def test_the_largest_is_best_where_larger_is_better():

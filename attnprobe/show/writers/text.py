@@ -8,13 +8,15 @@ from ..grid import Cell
 from ..table import UNITS, Column
 
 
-def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without an exponent from 0.001 to 10⁵; with 0 digits whole.
+def number(value: float, digits: int | None = 3) -> str:
+    """A number with so many significant digits, without an exponent from 0.001 to 10⁵.
+
+    With 0 digits it is whole, with None as it is.
 
     >>> [number(x) for x in (0.31236, 133.2, 1234.4, 1.8e-5, 4.2e9, 0.0, -math.inf, 64)]
     ['0.312', '133', '1234', '1.80e-5', '4.20e9', '0', '−∞', '64']
-    >>> number(12345.6, 0), number(0.0123, 2), number(float("nan"))
-    ('12346', '0.012', '')
+    >>> number(12345.6, 0), number(0.0123, 2), number(0.05, None), number(float("nan"))
+    ('12346', '0.012', '0.05', '')
     """
     if math.isnan(value):
         return ""
@@ -22,6 +24,8 @@ def number(value: float, digits: int = 3) -> str:
         return "−∞" if value < 0 else "∞"
     if value == 0 or digits == 0 or isinstance(value, int):
         return f"{value:.0f}"
+    if digits is None:
+        return f"{value:g}"
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     if -4 < int(exponent) < 5:
         return f"{value:.{max(digits - 1 - int(exponent), 0)}f}"
@@ -35,7 +39,7 @@ def cell_parts(cell: Cell, column: Column) -> list[str]:
     sign = f"{cell.flag.sign} " if cell.flag and isinstance(cell.value, str) else cell.flag.sign if cell.flag else ""
     factor, suffix = UNITS[column.unit], "%" if column.unit == "%" else ""
 
-    def text(value: float | None, digits: int) -> str:
+    def text(value: float | None, digits: int | None) -> str:
         scaled = value if value is None or factor == 1 else value * factor
         return "" if scaled is None else number(scaled, digits) + suffix
 
@@ -44,7 +48,7 @@ def cell_parts(cell: Cell, column: Column) -> list[str]:
     else:
         plus = "+" if column.signed and cell.value > 0 else ""
         parts = [sign + plus + text(cell.value, column.digits)]
-    ends = min(column.digits, 2)
+    ends = column.digits and min(column.digits, 2)
     if cell.low is not None and cell.high is not None:
         parts += [f" [{text(cell.low, ends)}", f" – {text(cell.high, ends)}]"]
     if cell.half is not None:
