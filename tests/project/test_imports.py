@@ -172,7 +172,9 @@ def test_a_module_imports_heavy_packages_only_where_it_may():
 
 
 def test_what_reads_records_never_imports_torch():
-    kits = [file for file in FILES if part(file) in ("report", "compare", "frame", "show", "tables", "figures", "gates")]
+    kits = [
+        file for file in FILES if part(file) in ("report", "compare", "frame", "show", "tables", "figures", "gates")
+    ]
     views = [file for file in FILES if part(file) == "experiments" and file.stem in VIEWS]
     assert kits and views
     for file in (*kits, *views):
@@ -189,6 +191,14 @@ def test_kits_know_no_command():
     kits = [file for file in FILES if part(file) not in ("__init__", "cli", "experiments")]
     known = {str(file.relative_to(ROOT)): commands_in(file) for file in kits}
     assert not {name: actual for name, actual in known.items() if actual}
+
+
+def test_only_the_catalogue_shows_a_command_by_name():
+    files = [file for file in FILES if part(file) == "show" and "catalogue" not in file.parts]
+    assert files
+    for file in files:
+        words = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
+        assert not words & set(EXPERIMENTS), file
 
 
 def test_a_command_does_not_import_another():
