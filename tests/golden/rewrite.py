@@ -326,9 +326,9 @@ def measured(name: str) -> dict[str, Any]:
     What differs from day to day is left out, and numbers have six digits.
     """
     with inputs():
-        text = _said([*MEASURED[name].split(), "--device", "cpu", "--out", "here", "--format", "json"])
-        answer, _, said = text.partition("--- stderr\n")
-        lines = [line for line in said.splitlines() if " left; now " not in line]
+        text = said([*MEASURED[name].split(), "--device", "cpu", "--out", "here", "--format", "json"])
+        answer, _, noted = text.partition("--- stderr\n")
+        lines = [line for line in noted.splitlines() if " left; now " not in line]
         kept: dict[str, Any] = {"notes": lines, "answer": sorted(json.loads(answer))}
         for path in sorted(Path("here").rglob("*.json*")):
             if path.parent.name != "tables":
@@ -403,8 +403,8 @@ def read(name: str, out: Path) -> None:
             for place in sorted({path.rpartition("/") for line in READINGS[name] for path in line.split()}):
                 if place[2] in LATER:
                     later(place[0], place[2])
-            said = [_gated(line) if name == "gates" else _said(_placed(line)) + _result() for line in READINGS[name]]
-    texts = [f"$ attnprobe {line}\n{text}" for line, text in zip(READINGS[name], said, strict=True)]
+            texts = [_gated(line) if name == "gates" else said(_placed(line)) + _result() for line in READINGS[name]]
+    texts = [f"$ attnprobe {line}\n{text}" for line, text in zip(READINGS[name], texts, strict=True)]
     _write(out / f"{name}.txt", "\n".join(texts))
 
 
@@ -428,8 +428,8 @@ def answers(out: Path) -> None:
                 Path(name).write_text(text.replace("\\n", "\n"), encoding="utf-8")
                 texts.append(line)
             elif line.startswith("$ "):
-                said = _said(shlex.split(line)[2:]).replace(f"{here}", "HERE")
-                texts.append(f"{line}\n{_any_time(said)}")
+                text = said(shlex.split(line)[2:]).replace(f"{here}", "HERE")
+                texts.append(f"{line}\n{_any_time(text)}")
     _write(out / "answers.txt", "\n".join(texts))
 
 
@@ -454,13 +454,13 @@ def _gated(line: str) -> str:
     asked = re.sub(r" --plot( [a-z,]+)?", "", COMMANDS[run]).split()
     with inputs() as here:
         shutil.copytree(RUNS / run, here / run)
-        text = _said([run.partition("-")[0], *asked, "--out", run, *gates])
+        text = said([run.partition("-")[0], *asked, "--out", run, *gates])
         if "github" not in gates:
             text = text[text.index("--- stderr") :]  # the answer is that without gates
         return text + "".join(path.read_text(encoding="utf-8") for path in here.glob("*.xml"))
 
 
-def _said(words: list[str]) -> str:
+def said(words: list[str]) -> str:
     """What a command line prints, and its exit code."""
     from attnprobe.cli import main
 

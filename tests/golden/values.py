@@ -1,0 +1,604 @@
+"""The numbers of a small run of every command, as one flat list: where a number was measured, its metric, its value.
+
+``values/RUN.txt`` has one line for each place of a run, and below it its metrics. A place is a source, window, repeat,
+layer, head, method, options, d, n and target, and the further dimensions that the command has: a step, a matrix, an ε.
+``values/rounding.txt`` says how far the numbers of a metric move by rounding alone. `records_of` and `facts_of` read
+what the product writes; all else is independent of its files. After a number has moved for a reason that is known:
+
+    cd tests; python -m golden.values        # measures as several kinds of processors do; review the diff
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import rewrite as golden
+
+os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
+HERE = Path(__file__).resolve().parent
+KEPT, ROUNDING = HERE / "values", HERE / "values" / "rounding.txt"
+DIGITS = 9
+EXACT = 2.0**-20  # relative: sixteen roundings of float32, by which any metric may move
+NOTHING = 2.0**-40  # absolute: the rounding of float64 in a number of order one, with a condition number of 4096
+SEEN = 8  # times the movement that was seen on some processors, which is a sample of all
+PROCESSORS = (  # by order of sums: other instruction sets, and one thread and two
+    {"OMP_NUM_THREADS": "1"},
+    {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"},
+    {"MKL_CBWR": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    {"MKL_CBWR": "AVX512", "ATEN_CPU_CAPABILITY": "avx512"},
+    {"OMP_NUM_THREADS": "2"},
+)
+
+FILE, DECODER = golden.FILE, "--model decoder --text words.txt --n 16"
+TWO = f"error {FILE} --method skyformer,nystromformer,linformer,window --d 4,8 --windows 2 --repeats 2"
+COMPARED = {"compare-a": TWO, "compare-b": f"{TWO} --seed 7"}
+RUNS = {
+    **{
+        name: f"{name.partition('-')[0]} {line.partition(' --plot')[0]}"
+        for name, line in golden.COMMANDS.items()
+        if name != "audit"
+    },
+    **{name: golden.MEASURED[name] for name in ("methods-causal", "theorems", "condition-steps")},
+    "error": f"error {golden.COMMANDS['error'].replace('errors,maps', 'maps')}",
+    "budget": f"budget {golden.COMMANDS['budget'].replace(' --plot', '')}",
+    "error-rows": f"error {golden.COMMANDS['error-rows'].partition(' --plot')[0].replace('5,8', '5')}",
+    "methods": golden.MEASURED["methods"].replace(" --rows", ""),  # `methods-causal` has them of every method
+    "audit-few": golden.MEASURED["audit-few"].replace("--windows 2", "--windows 1"),
+    "spectrum-eigen": f"spectrum {FILE} --of softmax,linear --kind eigen --d 4",
+    "inject-budgets": f"inject {golden.MODEL} --budgets budgets.json",
+    "inject-plan": f"inject {DECODER} --phase decode --prefix 9 --method knorm --d 5 --plan residual --plan-windows 2 "
+    "--windows 2",
+    **COMPARED,
+}
+COMPARISONS = {
+    "compare-seeds": "compare compare-a compare-b --metric output_spectral_relative,output_frobenius,bad_rows",
+    "compare-pairs": "compare compare-a --pair skyformer=linformer --pair nystromformer:d=4=window:d=8",
+    "compare-decode": "compare inject-decode --pair topk=window --metric kl,loss_change",
+}
+GATES = {
+    "gates-hold": "error --fail-above bad_rows.max=0 --fail-below output_cosine_min.p10=-2",
+    "gates-fail": "error --fail-above output_spectral_relative=1",
+    "gates-audit": "audit-few --fail-above violated=1",
+}
+SELECTIONS = {
+    "select-topk": f"{FILE} --n 24 --d 4",
+    "select-quest:page=2": f"{DECODER} --layer 0,1 --windows 2 --d 4",
+}
+
+PLACE = ("source", "window", "repeat", "layer", "head", "method", "options", "d", "n", "target")
+NOT_COMPARED = re.compile(  # times, memory, and quotients and counts of roundings
+    "(.*_)?seconds|peak_bytes|slack|ratio_to_framework.*|rounded_rows"
+)
+COLUMNS = ("index", "step", "trial", "k", "key", "query", "kv_head", "head")  # dimensions that lines list
+STATISTICS = ("mean", "se", "median", "p10", "p90", "count")
+SUMMARISED = ("error", "condition", "theory", "audit-few", "budget", "inject", "inject-decode", "stability")
+STATISTICS_OF = re.compile(  # of errors, which have many metrics, those of some
+    "(output|matrix)_spectral_relative|output_cosine_min|bad_rows|visited_fraction|drift|kl|loss_change|residual_sum|"
+    "top1_agreement|d|d_over_n|rate|bound|measured|violated|holds|ratio|tau|loss"
+)
+SUMMARY = ("metrics", "median_over_vmean", "cond", "cond_eff", "cond_at_half", "error", "rank", "spearman", "interval")
+SUMMARY += ("intervals", "conditions", "points")
+OF_SUMMARY = ("theorem", "matrix", "seed")
+TESTED = (
+    "a",
+    "b",
+    "value",
+    "difference",
+    "ratio",
+    "low",
+    "high",
+    "se",
+    "freedom",
+    "p",
+    "p_adjusted",
+    "test",
+    "verdict",
+)
+Place = tuple[str, ...]  # NAME=VALUE, in the order of `PLACE`, then the further dimensions
+Numbers = dict[tuple[Place, str], str]
+
+
+# what the product writes
+
+
+def records_of(folder: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """The numbers that a run's folder holds: a place, a metric, and its value."""
+    for record in _lines(folder / "records.jsonl"):
+        place = _place(record)
+        for name in ("status", "seed", "duplicates", "row_tolerance", "matrix_tol"):
+            yield place, name, record.get(name)
+        yield from OF_COMMAND[record["command"]](place, record)
+        map_file = folder / "maps" / f"{record['key']}.npy"
+        if map_file.is_file():
+            yield from _of_map(place, record, map_file)
+    for record in _lines(folder / "inputs.jsonl"):
+        yield from _of_heads(_place(record) | {"of": "inputs"}, record["heads"], record["metrics"])
+    for file in sorted(folder.glob("budgets-*.json")):
+        plan = json.loads(file.read_text(encoding="utf-8"))
+        place = {
+            "source": f"x{plan.get('scale_inputs') or 1:g}",
+            "method": plan["method"],
+            "n": plan["n"],
+            "of": "file",
+        }
+        for head in plan["budgets"]:
+            at = {"layer": head["layer"], "head": head["head"], "epsilon": plan.get("epsilon")}
+            yield place | at, "d", head["d"]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def _place(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a record was measured."""
+    source = record["source"]
+    weights = [source["weights"]] if source.get("weights") else []
+    shared = {name: record.get(name) for name in PLACE if name not in ("source", "head", "options")}
+    facts = "+".join([*weights, f"x{source.get('scale_inputs') or 1:g}"])
+    return {**shared, "source": facts, "head": None, "options": _options(record.get("options"))}
+
+
+def _options(options: Mapping[str, Any] | None) -> str | None:
+    return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items())) or None
+
+
+def _of_heads(place, heads, lists):
+    for name, values in lists.items():
+        for head, value in zip(heads, values, strict=True):
+            yield place | {"head": head}, name, value
+
+
+def _of_error(place, record):
+    lists = {**record["metrics"], **{name: record[name] for name in ("matrix_kind", "matrix_open") if record.get(name)}}
+    yield from _of_heads(place, record["heads"], lists)
+    profile = dict(record.get("profile") or {})
+    keys = profile.pop("keys", ())
+    for index, sees in enumerate(keys):
+        means = {name: [of_head[index] for of_head in lists] for name, lists in profile.items()}
+        yield from _of_heads(place | {"keys": sees}, record["heads"], means)
+
+
+def _of_map(place, record, file):
+    """Every fifth query and key of a map."""
+    import numpy
+
+    for head, entries in zip(record["heads"], numpy.load(file), strict=True):
+        for query in range(0, entries.shape[0], 5):
+            for key in range(0, entries.shape[1], 5):
+                at = {"head": head, "of": "map", "query": query, "key": key}
+                yield place | at, "entry", float(entries[query, key])
+
+
+def _of_spectrum(place, record):
+    place = place | {"of": record["of"], "kind": record["kind"], "head": record["head"]}
+    names = ("size", "complete", "log_scale", "frobenius", "passes", "closed", *record["metrics"])
+    for name in names:
+        yield place, name, record.get(name)
+    for name in ("d_spectral", "d_frobenius"):
+        for epsilon, rank in (record.get(name) or {}).items():
+            yield place | {"epsilon": epsilon}, name, rank
+    for name, values in (("singular", record.get("singular_values")), ("eigen", record.get("eigenvalues"))):
+        for index, value in enumerate(values or ()):
+            re_im = value if isinstance(value, list) else [value]
+            for part, number in zip(("value", "imaginary"), re_im, strict=False):
+                yield place | {"index": index}, f"{name}_{part}", number
+
+
+def _of_condition(place, record):
+    metrics = dict(record["metrics"])
+    changes = metrics.pop("sensitivity", {})
+    yield from _of_heads(place, record["heads"], metrics)
+    for matrix in record["matrices"]:
+        at = place | {"matrix": matrix["matrix"]}
+        lists = dict(matrix["metrics"])
+        by_rank, steps = lists.pop("cond_at"), lists.pop("residuals", None)
+        for name in ("size", "inverted", "start"):
+            yield at, name, matrix.get(name)
+        yield from _of_heads(at, record["heads"], lists)
+        for head, conds in zip(record["heads"], by_rank, strict=True):
+            for rank, cond in conds.items():
+                yield at | {"head": head, "k": rank}, "cond_at", cond
+        for head, residuals in zip(record["heads"], steps or (), strict=False):
+            for step, residual in enumerate(residuals or ()):
+                yield at | {"head": head, "step": step}, "residual", residual
+    for matrix, of_heads in changes.items():
+        for head, values in zip(record["heads"], of_heads, strict=True):
+            for trial, value in enumerate(values or ()):
+                yield place | {"matrix": matrix, "head": head, "trial": trial}, "sensitivity", value
+
+
+def _of_theory(place, record):
+    place = place | {"theorem": record["theorem"]}
+    for finding in record["findings"]:
+        at = ",".join(f"{name}={value}" for name, value in sorted(finding["at"].items()))
+        at_place = place | {"d": finding.get("d"), "at": at, "sense": finding["sense"]}
+        known = ("met", "vacuous", "verdict", "bound", "measured", "lower", "upper", "rounding")
+        lists = {name: finding[name] for name in known if finding[name] is not None}
+        yield from _of_heads(at_place, record["heads"], lists)
+        for name, values in finding["details"].items():
+            for head, value in zip(record["heads"], values, strict=True):
+                for index, number in enumerate(value) if isinstance(value, list) else ((None, value),):
+                    yield at_place | {"head": head, "index": index}, f"details.{name}", number
+    for refused in record.get("refused") or ():
+        yield place | {"d": refused["d"]}, "refused", True
+
+
+def _of_audit(place, record):
+    yield place, "trials", record["trials"]
+    yield from _of_heads(place, record["heads"], record["metrics"])
+    for statement in record["statements"]:
+        at = {name: statement[name] for name in ("quantity", "per", "epsilon", "delta")}
+        yield from _of_heads(place | at, record["heads"], {k: v for k, v in statement.items() if k not in at})
+
+
+def _of_budget(place, record):
+    for name in ("needed", "least", "most"):
+        yield place, name, record.get(name)
+    for result in record["results"]:
+        lists = {name: value for name, value in result.items() if name not in ("epsilon", "fails_at")}
+        lists["fails_at"] = [",".join(map(str, one)) for one in result["fails_at"]]
+        yield from _of_heads(place | {"epsilon": result["epsilon"]}, record["heads"], lists)
+    for tried in record["tried"]:
+        lists = {f"tried_{name}": tried[name] for name in ("error", "median") if tried.get(name)}
+        yield from _of_heads(place | {"d": tried["d"]}, tried["heads"], lists)
+
+
+def _of_bench(place, record):
+    for name, values in record["metrics"].items():
+        if name in ("flops", "leading_flops"):
+            yield place, name, values[0]
+        elif not NOT_COMPARED.fullmatch(name):
+            yield from _of_heads(place, record["heads"], {name: values})
+
+
+def _of_inject(place, record):
+    place = place | {"layers": ",".join(map(str, record["layers"]))}
+    for name, values in record["metrics"].items():
+        yield place, name, values[0] if values else None
+    for name in ("tokens", "prefix", "greedy_steps", "predicts"):
+        yield place, name, record.get(name)
+    for name, by_layer in (("local", record["local"]), ("residual", record.get("residual") or {})):
+        for layer, values in by_layer.items():
+            yield from _of_heads(place | {"layer": layer}, record["heads"], {name: values})
+    for layer, budgets in (record.get("planned") or {}).items():
+        for head, budget in enumerate(budgets):
+            yield place | {"layer": layer, "kv_head": head}, "planned", budget
+    for name, value in (record.get("budgets") or {}).items():
+        yield place, f"budgets.{name}", value
+    for name, values in (record.get("steps") or {}).items():
+        for step, value in enumerate(values):
+            yield place | {"step": step}, name, value
+
+
+def _of_stability(place, record):
+    place = place | {"layer": None, "seed": record["seed"], "task": record["task"]}
+    for name, values in record["metrics"].items():
+        for step, value in enumerate(values):
+            yield place | {"step": step + 1}, name, value
+    for condition in record["conditions"]:
+        at = {"matrix": condition["matrix"], "layer": condition["layer"], "head": condition["head"]}
+        for name in ("cond", "cond_eff", "rank", "tokens"):
+            for step, value in enumerate(condition.get(name) or ()):
+                yield place | at | {"step": step + 1}, name, value
+
+
+OF_COMMAND = {
+    "error": _of_error,
+    "spectrum": _of_spectrum,
+    "condition": _of_condition,
+    "theory": _of_theory,
+    "audit": _of_audit,
+    "budget": _of_budget,
+    "bench": _of_bench,
+    "inject": _of_inject,
+    "stability": _of_stability,
+}
+
+
+def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """The numbers that the JSON of a command has beside its records: statistics over heads, and tests."""
+    command = answer["command"]
+    tested = answer["rows"] if command == "compare" else answer.get("best") or ()
+    for row in tested:
+        for name in TESTED:
+            yield _summary_place(row) | {"of": "test", "metric": row["metric"]}, name, row.get(name)
+    if command == "compare":
+        return
+    summary = answer["rows"] if command in ("error", "inject", "stability") else ()
+    for row in (*summary, *(answer.get("summary") or ())):
+        place = _summary_place(row) | {"of": "statistics"} | {name: row.get(name) for name in OF_SUMMARY}
+        place |= {name: _text(value) for name, value in (row.get("at") or {}).items()}
+        if "layers" in row:
+            place["layers"] = ",".join(map(str, row["layers"]))
+        for name in SUMMARY:
+            for metric, value in _flat(name.replace("metrics", ""), row.get(name)):
+                yield place, metric, value
+
+
+def _summary_place(row: Mapping[str, Any]) -> dict[str, Any]:
+    weights = [row["weights"]] if row.get("weights") else []
+    place = {name: row.get(name) for name in ("layer", "method", "d", "n", "target")}
+    return {**place, "source": "+".join([*weights, _scale(row)]), "options": _options(row.get("options"))}
+
+
+def _scale(row: Mapping[str, Any]) -> str:
+    """The factor of the scores, in a row whose source is text."""
+    found = re.search(r"scores x (\S+)", str(row.get("source")))
+    return f"x{found[1]}" if found else f"x{row.get('scale_inputs') or 1:g}"
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A nested value as names with dots; of statistics `STATISTICS`."""
+    if isinstance(value, dict):
+        statistics = {"mean", "p10", "count"} <= value.keys()
+        if statistics and not STATISTICS_OF.fullmatch(name):
+            return
+        for key, item in value.items():
+            if not statistics or key in STATISTICS:
+                yield from _flat(f"{name}.{key}".lstrip("."), item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _flat(f"{name}.{index}", item)
+    else:
+        yield name, value
+
+
+def selected(file: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """The keys of each fifth query of a file of selections."""
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as tensors:
+        for name in sorted(tensors.keys()):
+            if name.endswith(".indices"):
+                for head, of_head in enumerate(tensors.get_tensor(name)):
+                    for query in range(0, len(of_head), 5):
+                        yield (
+                            {"of": name, "head": head, "query": query},
+                            "keys",
+                            ",".join(map(str, of_head[query].tolist())),
+                        )
+
+
+# measured
+
+
+def measured() -> dict[str, Numbers]:
+    """The numbers of every run, by its name."""
+    found: dict[str, Numbers] = {}
+    with golden.inputs() as here:
+        for name, line in RUNS.items():
+            answer, _ = _answer([*line.split(), "--device", "cpu", "--out", name])
+            if name not in COMPARED:
+                facts = facts_of(answer) if name in SUMMARISED else ()
+                found[name] = _listed([*records_of(here / name), *facts])
+        for name, line in COMPARISONS.items():
+            answer, code = _answer(line.split())
+            found[name] = _listed([*facts_of(answer), ({"of": "exit"}, "code", code)])
+        for name, gates in GATES.items():
+            run, *options = gates.split()
+            _, code = _answer([*RUNS[run].split(), "--device", "cpu", "--out", run, *options])
+            found[name] = _listed([({"of": "exit"}, "code", code)])
+        for name, line in SELECTIONS.items():
+            method = name.removeprefix("select-")
+            golden.attnprobe(["select", method, *line.split(), "--out", "keys.safetensors", "--force"])
+            found[name.partition(":")[0]] = _listed(selected(here / "keys.safetensors"))
+    return found
+
+
+def _answer(words: list[str]) -> tuple[dict[str, Any], int]:
+    """The JSON that a command prints, and its exit code."""
+    text, _, said = golden.said([*words, "--format", "json"]).partition("--- stderr\n")
+    code = re.findall(r"^--- exit (\d+)$", said, flags=re.M)[-1]
+    if code not in ("0", "1", "4"):
+        raise RuntimeError(f"{' '.join(words)}: {said}")
+    return json.loads(text), int(code)
+
+
+def _listed(numbers: Iterable[tuple[Mapping[str, Any], str, Any]]) -> Numbers:
+    """Numbers by place and metric, as text."""
+    listed: Numbers = {}
+    for place, metric, value in numbers:
+        if value in (None, "") or NOT_COMPARED.fullmatch(metric.partition(".")[0]):
+            continue  # None is not measured: no number
+        names = (*PLACE, *sorted(place.keys() - {*PLACE}))
+        key = tuple(f"{name}={place[name]}" for name in names if place.get(name) is not None), metric
+        if listed.setdefault(key, _text(value)) != _text(value):
+            raise ValueError(f"two values at {' '.join(key[0])} {metric}: {listed[key]} and {_text(value)}")
+    return listed
+
+
+def _text(value: Any) -> str:
+    """A number with `DIGITS` digits; whole numbers in full."""
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.{DIGITS}g}"
+    return f"{int(value)}" if isinstance(value, float) and abs(value) < 1e15 else f"{value}"
+
+
+# compared
+
+
+Movement = tuple[float, float]  # the largest movement by rounding: absolute, and relative to the number
+Movements = dict[tuple[str, str], Movement | None]  # by method and metric; None: rounding decides what is no number
+
+
+def differences(actual: Numbers, known: Numbers, rounding: Movements) -> list[str]:
+    """Where two lists differ by more than rounding; a place and metric a line.
+
+    Two numbers a and b of a metric are equal if |a - b| ≤ max(2⁻⁴⁰, 2⁻²⁰ |b|, 8 min(s, r |b|)): s and r are the
+    absolute and the relative movement of the metric that other orders of sums made, over all places of the method in
+    the run.
+    """
+    lines = []
+    for key in sorted({*actual, *known}):
+        values = actual.get(key, "absent"), known.get(key, "absent")
+        if values[0] != values[1] and not _equal(*values, rounding.get(_group(key), (0.0, 0.0))):
+            lines.append(f"{' '.join(key[0])} {key[1]}: {values[0]}, was {values[1]}")
+    return lines
+
+
+def _equal(actual: str, known: str, movement: Movement | None) -> bool:
+    a, b = _number(actual), _number(known)
+    if "absent" in (actual, known):
+        return False
+    if movement is None:
+        return True
+    if a is None or b is None or not math.isfinite(a - b):
+        return False
+    return abs(a - b) <= max(_least(b), _allowed(b, movement))
+
+
+def _least(number: float) -> float:
+    """The movement that every metric may have."""
+    return max(NOTHING, EXACT * abs(number))
+
+
+def _allowed(number: float, movement: Movement) -> float:
+    """The movement that a metric may have, by what was seen on other processors."""
+    return SEEN * min(movement[0], movement[1] * abs(number)) if number else SEEN * movement[0]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _group(key: tuple[Place, str]) -> tuple[str, str]:
+    """The method of a place, and its metric: what rounding moves alike."""
+    method = next((part for part in key[0] if part.startswith("method=")), "")
+    return method.removeprefix("method="), key[1]
+
+
+def movements(known: Numbers, others: Iterable[Numbers]) -> Movements:
+    """How far each metric of each method moved on other processors; those that every metric may have are left out."""
+    found: Movements = {}
+    for other in others:
+        if other.keys() != known.keys():
+            raise ValueError(f"another processor has other places: {sorted(other.keys() ^ known.keys())[:3]}")
+        for key, text in known.items():
+            if other[key] == text:
+                continue
+            a, b = _number(other[key]), _number(text)
+            group = _group(key)
+            if a is None or b is None or not math.isfinite(a - b):
+                found[group] = None
+            elif (before := found.get(group, (0.0, 0.0))) is not None:
+                move = abs(a - b)
+                found[group] = max(before[0], move), max(before[1], move / abs(b) if b else math.inf)
+    needed = {
+        group
+        for key, text in known.items()
+        if (group := _group(key)) in found
+        and ((move := found[group]) is None or _allowed(b := _number(text) or 0.0, move) > _least(b))
+    }
+    return {group: found[group] for group in needed}
+
+
+# kept
+
+
+def read() -> dict[str, Numbers]:
+    """The numbers that are kept, by run."""
+    return {path.stem: _parsed(path) for path in sorted(KEPT.glob("*.txt")) if path != ROUNDING}
+
+
+def _parsed(path: Path) -> Numbers:
+    numbers: Numbers = {}
+    place, along, at = [], "", []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("\t"):
+            *place, last = line.split(" | ")
+            along, _, listed = last.partition("=")
+            at = listed.split(",")
+            continue
+        metric, *values = line[1:].split("\t")
+        for entry, value in zip(at, values, strict=True):
+            if value:
+                numbers[_sorted([*place, f"{along}={entry}"] if along else place), metric] = value
+    return numbers
+
+
+def _sorted(place: Iterable[str]) -> Place:
+    """The dimensions of a place in their order."""
+    names = {part.partition("=")[0]: part for part in place}
+    return tuple(names[name] for name in (*PLACE, *sorted(names.keys() - {*PLACE})) if name in names)
+
+
+def _along(place: Place) -> tuple[tuple[str, ...], str, str]:
+    """A place without the dimension that is written as columns, and that dimension."""
+    names = {part.partition("=")[0]: part for part in place}
+    for name in COLUMNS:
+        if name in names:
+            rest = tuple(part for part in place if part != names[name])
+            return rest, name, names[name].partition("=")[2]
+    return place, "", ""
+
+
+def read_rounding() -> dict[str, Movements]:
+    """The movements by rounding, by run."""
+    found: dict[str, Movements] = {}
+    run = method = ""
+    for line in ROUNDING.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("\t"):
+            run, method = line.split(" | ")
+            continue
+        metric, *move = line[1:].split("\t")
+        found.setdefault(run, {})[method, metric] = None if move == ["any"] else (float(move[0]), float(move[1]))
+    return found
+
+
+def write(numbers: Mapping[str, Numbers], rounding: Mapping[str, Movements]) -> None:
+    """Keep these numbers alone."""
+    KEPT.mkdir(exist_ok=True)
+    for path in KEPT.glob("*.txt"):
+        path.unlink()
+    for run, of_run in numbers.items():
+        (KEPT / f"{run}.txt").write_text("".join(_lines_of(of_run)), encoding="utf-8")
+    lines: dict[str, list[str]] = {}
+    for run in numbers:
+        for (method, metric), move in sorted(rounding.get(run, {}).items()):
+            parts = ["any"] if move is None else [f"{part:.2g}" for part in move]
+            lines.setdefault(f"{run} | {method}", []).append("\t".join(["", metric, *parts]))
+    texts = ["\n".join([heading, *some]) for heading, some in lines.items()]
+    ROUNDING.write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+def _lines_of(numbers: Numbers) -> Iterator[str]:
+    """A line for each place, with the entries of its last dimension, and below it a line for each metric."""
+    tables: dict[tuple[Place, str], dict[str, dict[str, str]]] = {}
+    for (place, metric), value in numbers.items():
+        rest, along, entry = _along(place)
+        tables.setdefault((rest, along), {}).setdefault(metric, {})[entry] = value
+    for (rest, along), table in sorted(tables.items()):
+        entries = sorted({entry for row in table.values() for entry in row}, key=lambda text: (len(text), text))
+        yield " | ".join([*rest, f"{along}={','.join(entries)}"]) + "\n"
+        for metric, row in sorted(table.items()):
+            yield "\t".join(["", metric, *(row.get(entry, "") for entry in entries)]) + "\n"
+
+
+def _on_another(environment: Mapping[str, str]) -> dict[str, Numbers]:
+    """What is measured in a process with another order of sums."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        program = [sys.executable, "-m", "golden.values", file.name]
+        subprocess.run(program, check=True, cwd=HERE.parent, env={**os.environ, **environment})
+        of_runs = json.loads(Path(file.name).read_text(encoding="utf-8"))
+    return {run: {(tuple(place), metric): value for place, metric, value in some} for run, some in of_runs.items()}
+
+
+if __name__ == "__main__":
+    found = measured()
+    if sys.argv[1:]:
+        plain = {run: [[*key, value] for key, value in of_run.items()] for run, of_run in found.items()}
+        Path(sys.argv[1]).write_text(json.dumps(plain), encoding="utf-8")
+    else:
+        others = [_on_another(environment) for environment in PROCESSORS]
+        write(found, {run: movements(known, [other[run] for other in others]) for run, known in found.items()})
