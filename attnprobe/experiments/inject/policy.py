@@ -259,8 +259,8 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     count = None if observe is None else options.get("observe", observe.default)
     if count is not None and count > prompt:
         return (
-            f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose observe in 1..{prompt}, or a "
-            "longer prompt"
+            f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose observe in 1..{prompt}, "
+            "or a longer prompt"
         )
     return None
 
