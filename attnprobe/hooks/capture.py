@@ -76,7 +76,11 @@ def capture(
 
 
 def captured_forward(
-    model: PreTrainedModel, forward: Callable[[], Result], layers: Iterable[int], first: int = 0
+    model: PreTrainedModel,
+    forward: Callable[[], Result],
+    layers: Iterable[int],
+    first: int = 0,
+    seen: Callable[[int, torch.nn.Module, Tensor], None] | None = None,
 ) -> tuple[Result, dict[int, AttentionCall]]:
     """The result of ``forward``, a call of ``model``, and its attention calls ``layers``, as `capture` with ``blocks``.
 
@@ -84,8 +88,9 @@ def captured_forward(
 
     Args:
         first: the first token whose attention is needed exactly. Those of earlier blocks of rows are not verified.
+        seen: gets the number, the module and the keys of every attention call, before the next one begins.
     """
-    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True, first=first)
+    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True, first=first, keys=seen)
     result, calls = _captured(recorder, model, forward, blocks=True)
     return result, {call.number: call for call in calls.values()}
 
@@ -175,6 +180,7 @@ class _Recorder:
     exact: bool = False
     first: int = 0  # of the tokens that are verified
     ropes: Mapping[str, Rope] = field(default_factory=dict)
+    keys: Callable[[int, torch.nn.Module, Tensor], None] | None = None  # gets those of each call
 
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
@@ -265,6 +271,8 @@ def _attention(
     else:
         output = torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
     if recorder is not None:
+        if recorder.keys is not None:
+            recorder.keys(number, module, key)
         if recorder.selection.takes(number, path):
             captured = call_of(
                 module, query, key, value, attention_mask, scaling, kwargs, (path, call, number), recorder.masks

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...approximation import Approximation
 from ...hooks.capture import captured_forward
@@ -49,13 +49,16 @@ class Bench:
     def __post_init__(self) -> None:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
-        self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first)
+        self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first, self._keys)
         self.calls = {number: _widened(call) for number, call in calls.items()}
 
     @property
     def first(self) -> int:
         """The first token at which methods are measured."""
         return 0
+
+    def _keys(self, number: int, module: nn.Module, keys: Tensor) -> None:
+        """An attention call of the unmodified model computes with these keys."""
 
     @property
     def lengths(self) -> Sequence[int]:

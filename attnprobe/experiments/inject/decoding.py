@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import Unsupported
 from ...inject import attention_by
@@ -18,6 +19,7 @@ from ...run.cells import Result
 from ...sources import AttentionCall
 from .allocation import head_errors
 from .bench import Bench, replaced_heads
+from .cache import CacheLayer, CacheReaders, Read
 from .drift import Local, Outputs, answer_metrics, local_errors
 from .language import LanguageModel
 from .plan import InjectWork, why_not_decoded
@@ -25,6 +27,12 @@ from .policy import PromptPolicy, Steps, evicts, prompt_text
 
 if TYPE_CHECKING:
     from transformers import Cache
+
+
+NEAR = 1e-3  # the relative distance of hidden states behind a cache from those of the whole text
+ROUNDING = 16  # or so many roundings of the model's dtype
+
+_AT_ONCE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +73,11 @@ class Prefix:
         """The tokens that steps read: all after the prefix except the last, which no word follows."""
         return slice(self.length, self.ids.shape[1] - 1)
 
-    def outputs(self) -> list[Outputs]:
-        """The model's outputs for each row: of all tokens of `steps`, in one forward behind the cache."""
-        hidden, logits = self.model.behind(self._copied(), {"input_ids": self.ids[:, self.steps]})
+    def outputs(self, at_once: bool = True) -> list[Outputs]:
+        """The model's outputs for each row of all tokens of `steps`: in one forward behind the cache, or one by one."""
+        cache, ids = self._copied(), self.ids[:, self.steps]
+        parts = [self.model.behind(cache, {"input_ids": part}) for part in ids.split(ids.shape[1] if at_once else 1, 1)]
+        hidden, logits = (torch.cat(part, 1) for part in zip(*parts, strict=True))
         return [Outputs(*row) for row in zip(hidden, logits, strict=True)]
 
     def _copied(self) -> Cache:
@@ -77,17 +87,6 @@ class Prefix:
         cache: Any = copy(self.cache)
         cache.layers = [copy(layer) if type(layer) is DynamicLayer else deepcopy(layer) for layer in cache.layers]
         return cache
-
-    def cache_bytes(self, kept: Mapping[int, float]) -> float:
-        """The bytes of the prompt's keys and values of one row, of all layers.
-
-        Args:
-            kept: the share of a layer's keys that is counted; 1 for other layers. A layer with a sliding window has
-                only the keys of its window.
-        """
-        layers: Any = self.cache.layers  # type: ignore[attr-defined]  # of transformers 5
-        sizes = [sum(x[0].numel() * x.element_size() for x in (layer.keys, layer.values)) for layer in layers]
-        return sum(size * kept.get(number, 1.0) for number, size in enumerate(sizes))
 
     def greedy(self, steps: int) -> Tensor:
         """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""
@@ -122,10 +121,13 @@ class DecodingBench(Bench):
     answers: Sequence[slice] = ()  # the places of the predictions of each row's answer of a needle
     prefix: Prefix = field(init=False)
     whole: Cache = field(init=False)  # of all tokens
+    readers: CacheReaders = field(init=False)
+    stored: list[CacheLayer] | None = field(init=False, default=None)  # of the prompt
     following: Tensor = field(init=False)  # the likeliest token after the prompt, (b, 1)
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
-    read: dict[tuple[Any, ...], dict[Any, float]] = field(default_factory=dict)
+    read: dict[tuple[int, int], list[Read]] = field(default_factory=dict)  # by the method that is measured
     exact: dict[int, ExactSteps] = field(default_factory=dict)
+    at_once: bool = field(init=False)  # whether the steps are one forward
 
     @property
     def first(self) -> int:
@@ -136,12 +138,17 @@ class DecodingBench(Bench):
         super().__post_init__()
         ids = self.reading.inputs["input_ids"]
         self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
+        self.at_once = _reads_at_once(self.prefix, self.own)
         self.own = self._with_greedy(self.own)
+
+    def _keys(self, number: int, module: nn.Module, keys: Tensor) -> None:
+        self.readers(number, module, keys)
 
     def _outputs(self) -> list[Outputs]:
         from transformers import DynamicCache
 
         self.whole = DynamicCache(config=self.model.model.config)
+        self.readers = CacheReaders(self.whole)
         last = self.lengths[0] - self.prefix_length + 1
         hidden, logits = self.model.behind(self.whole, self.reading.inputs, last)
         self.following = logits[:, :1].argmax(-1)
@@ -151,6 +158,8 @@ class DecodingBench(Bench):
     def measure(self, work: InjectWork) -> list[Result]:
         if (why := why_not_decoded(work.request.entry)) is not None:
             raise Unsupported(f"{work.request.name} cannot decode: {why}")
+        if self.stored is None:
+            self.stored = self.readers.of(self.prefix.cache)
         return super().measure(work)
 
     @torch.no_grad()
@@ -201,9 +210,9 @@ class DecodingBench(Bench):
         return texts[row]
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
-        kept, read = self.kept.setdefault(work.method, {}), self.read.setdefault(work.method, {})
+        kept = self.kept.setdefault(work.method, {})
         given = work.request.entry, work.budget, work.seed, work.options, self.prefix_length
-        return PromptPolicy(*given, self._text, None if work.head is None else (work.head,), kept, read)
+        return PromptPolicy(*given, self._text, None if work.head is None else (work.head,), kept)
 
     def _words(self, row: int) -> Tensor:
         words = super()._words(row)
@@ -211,12 +220,17 @@ class DecodingBench(Bench):
         return words[self.prefix.steps]
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
-        policy = self._policy(work)
+        shared = [call for layer in self.stored or () for call in layer.readers if self._shares(layer, call)]
+        policy = replace(self._policy(work), shared=shared)
         with attention_by(self.model.model, policy, work.layers):
-            outputs = self.prefix.outputs()
-        apart = replace(policy, read={})  # bytes are those of the text's steps
-        with attention_by(self.model.model, apart, work.layers):
+            outputs = self.prefix.outputs(self.at_once)
+        self.read = policy.read  # bytes are those of the text's steps
+        with attention_by(self.model.model, self._policy(work), work.layers):
             return self._with_greedy(outputs)
+
+    def _shares(self, layer: CacheLayer, call: int) -> bool:
+        """Whether KV heads of a call read rows of the cache that other heads or calls read too."""
+        return len(layer.readers) > 1 or (call in self.calls and layer.heads < self.calls[call].kv_heads)
 
     def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:
         """The outputs of each row with its greedy tokens."""
@@ -228,11 +242,11 @@ class DecodingBench(Bench):
         assert own.logits is not None and got.logits is not None
         result, steps = self._drift(work, row, got, local)
         same = [*steps["top1_agreement"], 0.0]
-        read = {layer: self._share(work, layer, row) for layer in work.layers}
+        kept, read = self._bytes(row)
         numbers = {
             "first_divergence": float(same.index(0.0)),
-            "cache_bytes": self.prefix.cache_bytes(read if evicts(work.request.entry) else {}),
-            "read_bytes": self.prefix.cache_bytes(read),
+            "cache_bytes": read if evicts(work.request.entry) else kept,
+            "read_bytes": read,
         }
         if self.answers:
             answer = slice(*(end - self.prefix_length for end in (self.answers[row].start, self.answers[row].stop)))
@@ -240,14 +254,33 @@ class DecodingBench(Bench):
         metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}
         return {**result, "metrics": metrics, "steps": steps}
 
-    def _share(self, work: InjectWork, layer: int, row: int) -> float:
-        """The share of a layer's prompt that heads keep, or read in a step."""
-        budget, read = work.budget, self.read.get(work.method, {})
-        if isinstance(budget, Mapping):
-            of_heads = [budget.get((layer, head), budget.get(layer)) for head in range(self.calls[layer].heads)]
+    def _bytes(self, row: int) -> tuple[float, float]:
+        """The bytes of a text's prompt in the cache, and of those that heads keep or read, a mean over steps."""
+        assert self.stored is not None
+        reads = {layer: parts for (layer, text), parts in self.read.items() if text == row}
+        steps = [dict(zip(reads, parts, strict=True)) for parts in zip(*reads.values(), strict=True)]
+        read = sum(layer.held(step) for layer in self.stored for step in steps) / len(steps)
+        return sum(layer.tokens * layer.size for layer in self.stored), read
+
+
+def _reads_at_once(prefix: Prefix, own: Sequence[Outputs]) -> bool:
+    """Whether a model reads several tokens behind a cache as it reads them in a text; some read one at a time.
+
+    Raises:
+        Unsupported: it reads no token behind a cache as in a text.
+    """
+    model = prefix.model.model
+    if model not in _AT_ONCE:
+        allowed = max(NEAR, ROUNDING * torch.finfo(model.dtype).eps)
+        for at_once in (True, False):
+            pairs = zip(prefix.outputs(at_once), own, strict=True)
+            far = max(float((got.hidden - one.hidden).norm() / one.hidden.norm()) for got, one in pairs)
+            if far <= allowed:
+                break
         else:
-            of_heads = [budget]
-        if work.head is not None:
-            of_heads = [*of_heads, *[None] * (self.calls[layer].kv_heads - 1)]
-        of_heads = [d if d is None else read.get((layer, row, d), d) for d in of_heads]
-        return sum(1.0 if d is None else min(d / self.prefix_length, 1.0) for d in of_heads) / len(of_heads)
+            raise Unsupported(
+                f"{type(model).__name__}: behind a cache its hidden states differ by {far:.1e} from those of the whole "
+                f"text (relative; {allowed:.0e} is allowed), so it cannot decode"
+            )
+        _AT_ONCE[model] = at_once
+    return _AT_ONCE[model]

@@ -8,7 +8,8 @@ are joined by their normalisers: ``o = (D₁ o₁ + D₂ o₂) / (D₁ + D₂)``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,13 +20,24 @@ from torch import Tensor
 from ...errors import Unsupported
 from ...groups import folded, tokens, unfolded
 from ...methods import Method, approximate, chosen_keys
-from ...methods.sparse_softmax import keys_of_groups
+from ...methods.selection.files import selected_keys
 from ...qkv import QKV
 from ...replacement import Budget
 from ...sources import AttentionCall
+from .cache import Read
 
 KEYED = ("selection", "sparse", "exact")  # families whose weights are those of keys
 Part = tuple[Tensor, Tensor]  # the output (h, n_q, p_v) and the logarithm of the normaliser (h, n_q) of some keys
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """Attention over what all heads keep or read at one budget, and what that is, as in `Read`."""
+
+    part: Part
+    whole: bool = True
+    tokens: Tensor | None = None
+    count: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +93,8 @@ class PromptPolicy:
         prompt: N. text: by layer and row, the prompt as `prompt_text` gives it.
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
         kept: the chosen keys by (layer, row, d), which one policy chooses once.
-        read: the mean number of distinct keys of the prompt that the query heads of a KV head keep, or read in a step,
-            by (layer, row, d); N for a method that does not state it.
+        shared: the layers whose part of the cache other KV heads or layers read too.
+        read: gets what the heads keep or read of the prompt, by layer and row, for each call.
     """
 
     method: Method
@@ -93,7 +105,8 @@ class PromptPolicy:
     text: Callable[[int, int], QKV]
     heads: Sequence[int] | None = None
     kept: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)
-    read: dict[tuple[int, int, int | None], float] = field(default_factory=dict)
+    shared: Container[int] = ()
+    read: dict[tuple[int, int], list[Read]] = field(default_factory=dict)
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """The outputs of the new tokens, (b, n_q, h, p_v), in the dtype of the call.
@@ -129,11 +142,13 @@ class PromptPolicy:
     def _kept(self, steps: Steps) -> Part:
         """Attention over what the heads keep of the prompt, or read."""
         groups = self._budgets(steps)
+        parts = {d: self._kept_part(steps, d) for d in groups}
+        self.read.setdefault((steps.layer, steps.row), []).append(_read(steps, groups, parts))
         if [*groups.values()] == [[*range(steps.qkv.h)]]:
-            return self._kept_part(steps, *groups)
+            return parts[next(iter(groups))].part
         outputs, sizes = (x.clone() for x in steps.whole)
         for d, heads in groups.items():
-            part = self._kept_part(steps, d)
+            part = parts[d].part
             outputs[heads], sizes[heads] = part[0][heads].to(outputs), part[1][heads].to(sizes)
         return outputs, sizes
 
@@ -151,21 +166,21 @@ class PromptPolicy:
             groups.setdefault(d, []).append(head)
         return groups
 
-    def _kept_part(self, steps: Steps, d: int | None) -> Part:
+    def _kept_part(self, steps: Steps, d: int | None) -> _Kept:
         if self.method.compress is None:
-            return steps.whole if self._reads_all(d) else self._read(steps, d)
+            return _Kept(steps.whole) if self._reads_all(d) else self._read(steps, d)
         place = steps.layer, steps.row, d
         if place not in self.kept:
             assert d is not None  # methods that compress have a budget
             text = self.text(steps.layer, steps.row)
             self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
-            self.read[place] = float(keys_of_groups(text, self.kept[place][:, None]).mean())
         index, qkv = self.kept[place], steps.qkv  # (h, u)
         if index.shape[1] == self.prompt and (index >= 0).all():
-            return steps.whole  # not by other products, whose rounding would be lost mass
+            return _Kept(steps.whole)  # not by other products, whose rounding would be lost mass
         at = index.clamp(min=0)
         scores = qkv.scale * (qkv.q @ tokens(qkv.shared_k, at).mT)
-        return _joined(scores.masked_fill((index < 0)[:, None], float("-inf")), tokens(qkv.shared_v, at))
+        part = _joined(scores.masked_fill((index < 0)[:, None], float("-inf")), tokens(qkv.shared_v, at))
+        return _Kept(part, False, index[:, None])
 
     def _reads_all(self, d: int | None) -> bool:
         """Whether a method that selects keys states that d of them are exact attention to the prompt."""
@@ -174,7 +189,7 @@ class PromptPolicy:
         least, needed = self.method.exact_at(self.prompt)
         return (least is None or d >= least) and all(self.options.get(name) == value for name, value in needed.items())
 
-    def _read(self, steps: Steps, d: int | None) -> Part:
+    def _read(self, steps: Steps, d: int | None) -> _Kept:
         """The part of a method that reads the prompt at each step: all new tokens stand at the prompt's last one."""
         qkv = steps.qkv
         prompt = qkv.replace(
@@ -192,9 +207,28 @@ class PromptPolicy:
                 f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined; "
                 "return an Approximation with log_normalizer, as in docs/guide/add-a-method.md"
             )
-        stated = got.diagnostics.get("kv_read")  # without it nothing says that a step does not read all
-        self.read[steps.layer, steps.row, d] = self.prompt if stated is None else float(stated.mean())
-        return got.output, got.log_normalizer()
+        read = None
+        if steps.layer in self.shared:
+            with suppress(Unsupported):  # it has no sets of keys
+                read = selected_keys(got)
+        return _Kept((got.output, got.log_normalizer()), False, read, got.diagnostics.get("kv_read"))
+
+
+def _read(steps: Steps, groups: Mapping[int | None, Sequence[int]], parts: Mapping[int | None, _Kept]) -> Read:
+    """What the heads of a call keep or read; heads without a budget have the whole prompt."""
+    h = steps.qkv.h
+    whole, count = torch.ones(h, dtype=torch.bool), torch.full((h,), torch.inf, dtype=torch.float64)
+    some = {d: heads for d, heads in groups.items() if not parts[d].whole}
+    sets = {d: own for d in some if (own := parts[d].tokens) is not None}
+    shape = [max((own.shape[axis] for own in sets.values()), default=0) for axis in (1, 2)]
+    tokens = torch.full((h, *shape), -1)
+    for d, heads in some.items():
+        whole[heads] = False
+        if (stated := parts[d].count) is not None:
+            count[heads] = stated[heads].double().cpu()
+        if d in sets:
+            tokens[heads, :, : sets[d].shape[2]] = sets[d][heads].cpu()
+    return Read(steps.qkv.kv_heads, whole, tokens if len(sets) == len(some) else None, count)
 
 
 def prompt_text(qkv: QKV, prompt: int) -> QKV:

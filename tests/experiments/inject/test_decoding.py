@@ -20,6 +20,7 @@ from attnprobe.block import Block
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.inject import InjectRequest, _budgets, measure_drift
 from attnprobe.experiments.inject.allocation import head_errors, lava_budgets, planned_budgets
+from attnprobe.experiments.inject.cache import CacheLayer
 from attnprobe.experiments.inject.drift import Outputs, local_errors, local_metrics, model_drift
 from attnprobe.experiments.inject.figures import _means_so_far
 from attnprobe.experiments.inject.measure import InjectCells
@@ -272,9 +273,20 @@ def test_what_is_read_is_counted_once_for_heads_that_share_keys(name, options):
         chosen = scores.topk(d).indices.tolist()  # of each step and head
     else:
         chosen = [kept_keys(METHODS[name], text, prompt, d, 0, options).tolist()]
-    counts = [len(set().union(*of_step[head : head + 3])) for of_step in chosen for head in (0, 3)]
-    assert policy.read[0, 0, d] == pytest.approx(sum(counts) / len(counts))
-    assert (name == "topk" or "sets" in options) == (policy.read[0, 0, d] > d)
+    [read] = policy.read[0, 0]
+    for heads in (2, 1):  # of the cache: those of the keys, or one for all heads, as of latent attention
+        held = CacheLayer(prompt, heads, 1.0, (0,)).held({0: read})
+        size = 6 // heads
+        sets = [of_step[head : head + size] for of_step in chosen for head in range(0, 6, size)]
+        counts = [len(set().union(*of_heads)) for of_heads in sets]
+        assert held == pytest.approx(prompt if name == "topk" and heads == 1 else sum(counts) / len(counts))
+    assert (name == "topk" or "sets" in options) == (CacheLayer(prompt, 2, 1.0, (0,)).held({0: read}) > d)
+    if name == "topk":  # whose sets are looked up where they are shared
+        policy = dataclasses.replace(policy, shared=(0,), read={})
+        policy.row(Steps(0, 0, steps, prompt))
+        assert CacheLayer(prompt, 1, 1.0, (0,)).held({0: policy.read[0, 0][0]}) == pytest.approx(
+            sum(counts) / len(counts)
+        )
 
 
 def test_bytes_are_those_of_the_cache(ask):
