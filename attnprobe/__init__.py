@@ -44,6 +44,7 @@ _PUBLIC = {
     "Operator": "operators",
     "Run": "report",
     "SourceError": "errors",
+    "Storage": "methods",
     "Unsupported": "errors",
     "UsageError": "errors",
     "approximate": "methods",
@@ -73,6 +74,7 @@ __all__ = [
     "Operator",
     "Run",
     "SourceError",
+    "Storage",
     "Unsupported",
     "UsageError",
     "__version__",
@@ -103,7 +105,7 @@ if TYPE_CHECKING:
     from .experiments.stability.training import instability
     from .experiments.theory.setting import findings
     from .inject import injected, register_attention
-    from .methods import approximate, method
+    from .methods import Storage, approximate, method
     from .metrics import (
         input_statistics,
         kernel_errors,

@@ -40,6 +40,7 @@ from .kernels import working_dtype
 from .lookup import get, is_method
 from .option import Option
 from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Provenance, by_family
+from .storage import Storage
 from .user.claims import method
 from .user.files import error_text, line_of
 
@@ -52,6 +53,7 @@ __all__ = [
     "Method",
     "Option",
     "Provenance",
+    "Storage",
     "approximate",
     "by_family",
     "get",

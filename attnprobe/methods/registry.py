@@ -22,6 +22,7 @@ from ..errors import Unsupported, UsageError, unknown_option
 from ..grammar.folding import fold_text
 from .base import Approximation
 from .option import Option, option_of, word
+from .storage import Storage
 
 METHODS: dict[str, Method] = {}
 KERNELS: dict[str, Method] = {}  # methods of kind kernel: implementations of exact attention
@@ -109,6 +110,8 @@ class Method:
             user names; None if it has no such form.
         choose: ``(qkv, d, …) -> Selection``, the keys that it chooses, without attention over them; of methods that
             compress.
+        storage: what it stores of a prompt, or ``(d, options) -> Storage`` for all options; None: keys and values as
+            the model has them, of which a method that compresses evicts those that it does not keep.
         provenance: the origin of a user's method; None for the project's own.
     """
 
@@ -136,6 +139,7 @@ class Method:
     takes_mask: bool = False
     compress: Mapping[str, Any] | None = None
     choose: Callable[..., Any] | None = None
+    storage: Storage | Callable[[int | None, dict[str, Any]], Storage] | None = None
     provenance: Provenance | None = None
 
     @cached_property
@@ -249,6 +253,14 @@ class Method:
             most = "" if self.limit is None else limit
             raise Unsupported(f"{self.name}: d={d} {fault}; choose d in {self.least}..{most}")
         return int(d)
+
+    def stored(self, d: int | None, options: Mapping[str, Any]) -> Storage:
+        """What it stores of a prompt at a budget, with the given options and the defaults of the others."""
+        if self.storage is None:
+            return Storage(evicts=self.compress is not None)
+        if isinstance(self.storage, Storage):
+            return self.storage
+        return self.storage(d, {name: options.get(name, option.default) for name, option in self.options.items()})
 
     @property
     def source(self) -> str:

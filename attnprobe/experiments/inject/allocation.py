@@ -24,11 +24,15 @@ SMALLEST = 6  # or the mean budget over it
 LAVA_QUERIES, LAVA_WIDTH = 32, 7  # of the authors' code
 
 
-def tried_budgets(prompt: int, d: int) -> list[int]:
-    """The numbers of keys at which heads are measured: `STEPS` of equal ratio up to half of the prompt, and all."""
-    least = max(1.0, min(prompt / LEAST, d / SMALLEST))
-    ratio = max(prompt / 2 / least, 1.0) ** (1 / (STEPS - 1))
-    return sorted({min(prompt, max(1, round(least * ratio**step))) for step in range(STEPS)} | {prompt})
+def tried_budgets(prompt: int, d: int, least: int = 1) -> list[int]:
+    """The numbers of keys at which heads are measured: `STEPS` of equal ratio up to half of the prompt, and all.
+
+    Args:
+        least: the smallest budget of the method, at most d.
+    """
+    lowest = max(float(least), min(prompt / LEAST, d / SMALLEST))
+    ratio = max(prompt / 2 / lowest, 1.0) ** (1 / (STEPS - 1))
+    return sorted({min(prompt, max(1, round(lowest * ratio**step))) for step in range(STEPS)} | {prompt})
 
 
 def planned_budgets(errors: Tensor, tried: Sequence[int], total: int) -> list[int]:

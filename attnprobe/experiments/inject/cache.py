@@ -7,7 +7,7 @@ Mamba, linear attention). What several heads or calls read is held once: the uni
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import Unsupported
+from ...methods import Storage
 
 if TYPE_CHECKING:
     from transformers import Cache
+
+
+OWN = Storage()  # keys and values as the model has them
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +31,7 @@ class Read:
 
     Attributes:
         kv_heads: the number of KV heads of the call.
+        storage: what the method stores of the keys and values of each head, (h,); `OWN` for heads without the method.
         whole: whether a head has all tokens, (h,) bool.
         tokens: those of the other heads, (h, steps or 1, k) int64, -1 in empty slots; None if they are not known.
         count: the mean number of different tokens of all heads of the KV head, (h,), infinite if it is not known; it
@@ -34,6 +39,7 @@ class Read:
     """
 
     kv_heads: int
+    storage: Sequence[Storage]
     whole: Tensor
     tokens: Tensor | None
     count: Tensor
@@ -42,7 +48,8 @@ class Read:
         """The heads of one of equal parts of the KV heads."""
         heads = slice(*(len(self.whole) * end // parts for end in (number, number + 1)))
         tokens = None if self.tokens is None else self.tokens[heads]
-        return Read(self.kv_heads // parts, self.whole[heads], tokens, self.count[heads])
+        kv_heads = self.kv_heads // parts
+        return Read(kv_heads, self.storage[heads], self.whole[heads], tokens, self.count[heads])
 
 
 @dataclass(frozen=True)
@@ -50,25 +57,41 @@ class CacheLayer:
     """A layer of the cache of a prompt, for one text.
 
     Attributes:
-        tokens: the number that it holds. heads: those of its keys. size: the bytes of a token, of all heads together.
+        tokens: the number that it holds. heads: those of its keys.
+        k, v: the numbers of a token's key, and of its value, of all heads together. own: the bits of a number.
         readers: the numbers of the attention calls that read it.
     """
 
     tokens: int
     heads: int
-    size: float
+    k: int
+    v: int
+    own: int
     readers: tuple[int, ...]
 
-    def held(self, reads: Mapping[int, Read]) -> float:
-        """The bytes of the tokens that its readers have together. A reader without a `Read` has all of them."""
-        if not self.readers or not set(self.readers) <= reads.keys():
-            return self.tokens * self.size
-        own = [reads[call] for call in self.readers]
-        parts = gcd(self.heads, *(read.kv_heads for read in own))
-        counts = [self._together([read.part(part, parts) for read in own]) for part in range(parts)]
-        return self.size * sum(counts) / parts
+    def bytes(self, reads: Mapping[int, Read]) -> tuple[float, float]:
+        """The bytes that stay in the cache, and those that its readers read of them.
 
-    def _together(self, reads: list[Read]) -> float:
+        Args:
+            reads: by reader. One without a `Read` has all tokens as the model has them.
+        """
+        own = [reads[call] for call in self.readers if call in reads]
+        if not own or len(own) < len(self.readers):
+            size = self.tokens * (self.k + self.v) * self.own / 8
+            return size, size
+        parts = gcd(self.heads, *(read.kv_heads for read in own))
+        sizes = [self._part([read.part(part, parts) for read in own], parts) for part in range(parts)]
+        return sum(kept for kept, _ in sizes), sum(read for _, read in sizes)
+
+    def _part(self, reads: Sequence[Read], parts: int) -> tuple[float, float]:
+        """The bytes of the heads of one of equal parts. Forms of storage that differ are counted as the largest one."""
+        forms = {storage for read in reads for storage in read.storage}
+        read = self._together(reads)
+        kept = read if all(storage.evicts for storage in forms) else float(self.tokens)
+        bits = max(storage.bits(kept, k=self.k / parts, v=self.v / parts, own=self.own) for storage in forms)
+        return bits / 8, bits / 8 * (read / kept if kept else 0.0)
+
+    def _together(self, reads: Sequence[Read]) -> float:
         """The mean number of different tokens that all heads of some calls have together."""
         known = [read.tokens for read in reads if read.tokens is not None]
         if any(bool(read.whole.any()) for read in reads):
@@ -123,9 +146,9 @@ class CacheReaders:
         found = []
         for place, layer in _with_keys(prompt).items():
             heads, tokens = layer.keys.shape[1:3]
-            size = sum(x[0].numel() * x.element_size() for x in (layer.keys, layer.values)) / tokens
+            k, v = (x[0].numel() // tokens for x in (layer.keys, layer.values))
             readers = tuple(number for number, own in self.layers.items() if own == place)
-            found.append(CacheLayer(tokens, heads, size, readers))
+            found.append(CacheLayer(tokens, heads, k, v, 8 * layer.keys.element_size(), readers))
         return found
 
 

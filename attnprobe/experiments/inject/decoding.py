@@ -23,7 +23,7 @@ from .cache import CacheLayer, CacheReaders, Read
 from .drift import Local, Outputs, answer_metrics, local_errors
 from .language import LanguageModel
 from .plan import InjectWork, why_not_decoded
-from .policy import PromptPolicy, Steps, evicts, prompt_text
+from .policy import PromptPolicy, Steps, prompt_text
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -245,7 +245,7 @@ class DecodingBench(Bench):
         kept, read = self._bytes(row)
         numbers = {
             "first_divergence": float(same.index(0.0)),
-            "cache_bytes": read if evicts(work.request.entry) else kept,
+            "cache_bytes": kept,
             "read_bytes": read,
         }
         if self.answers:
@@ -259,8 +259,9 @@ class DecodingBench(Bench):
         assert self.stored is not None
         reads = {layer: parts for (layer, text), parts in self.read.items() if text == row}
         steps = [dict(zip(reads, parts, strict=True)) for parts in zip(*reads.values(), strict=True)]
-        read = sum(layer.held(step) for layer in self.stored for step in steps) / len(steps)
-        return sum(layer.tokens * layer.size for layer in self.stored), read
+        sizes = [layer.bytes(step) for layer in self.stored for step in steps]
+        kept, read = (sum(size) / len(steps) for size in zip(*sizes, strict=True))
+        return kept, read
 
 
 def _reads_at_once(prefix: Prefix, own: Sequence[Outputs]) -> bool:

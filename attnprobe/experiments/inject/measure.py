@@ -218,9 +218,9 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             if self.request.batch > 1:
                 raise Unsupported("plan=lava: each prompt has its own budgets; choose --batch 1")
             return lava_budgets({layer: inputs.calls[layer].qkv() for layer in work.layers}, prompt, work.d)
-        tried = tried_budgets(prompt, work.d)
+        tried = _tried(work, prompt)
         sizes = {layer: inputs.calls[layer].kv_heads for layer in work.layers}
-        errors = self._errors_of_heads(place, work, tried)
+        errors = self._errors_of_heads(place, work, prompt)
         if self.request.plan == "measured":
             weights = self._sensitivities(place, work)
             errors = errors * torch.cat([weights[layer].expand(size) for layer, size in sizes.items()])[:, None]
@@ -230,28 +230,30 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         dealt = iter(budgets)
         return {layer: [next(dealt) for _ in range(size)] for layer, size in sizes.items()}
 
-    def _errors_of_heads(self, place: Place, work: InjectWork, tried: Sequence[int]) -> Tensor:
+    def _errors_of_heads(self, place: Place, work: InjectWork, prompt: int) -> Tensor:
         """The errors of each KV head of each layer at each number of keys, (heads, numbers): means over the windows.
 
         Windows are read once for all policies.
         """
-        own = self._table_of(place, work, tried)
+        own = self._table_of(place, work, prompt)
         if own not in self.tables:
             works = [cell.work for cell in self.by_place[place]]
-            planned = {self._table_of(place, one, tried): one for one in works if one.plan == self.request.plan}
+            alike = [one for one in works if one.plan == self.request.plan and one.d == work.d]
+            planned = {self._table_of(place, one, prompt): one for one in alike}
             found: dict[tuple[Any, ...], list[Tensor]] = {key: [] for key in planned if key not in self.tables}
             for bench in self._plan_benches(place, f"plan at d={work.d}"):
                 for key, errors in found.items():
                     with nullcontext() if key == own else suppress(Unsupported):  # its own cell will say why
+                        tried = _tried(planned[key], prompt)
                         errors.append(bench.errors_of_heads(planned[key], tried, self.request.plan or ""))
             for key, errors in found.items():
                 if len(errors) == self.request.plan_windows:
                     self.tables[key] = torch.stack(errors).mean(0)
         return self.tables[own]
 
-    def _table_of(self, place: Place, work: InjectWork, tried: Sequence[int]) -> tuple[Any, ...]:
+    def _table_of(self, place: Place, work: InjectWork, prompt: int) -> tuple[Any, ...]:
         """The key of the errors of a policy's heads."""
-        return (place.source, place.group.n, *work.method, *tried)
+        return (place.source, place.group.n, *work.method, *_tried(work, prompt))
 
     def _sensitivities(self, place: Place, work: InjectWork) -> dict[int, Tensor]:
         """The KL divergence over the residual error of each layer alone with d random keys: sums over the windows."""
@@ -284,3 +286,9 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
                 prefix_length=prefix,
                 greedy_steps=0,
             )
+
+
+def _tried(work: InjectWork, prompt: int) -> list[int]:
+    """The numbers of keys at which a plan measures the heads of a policy."""
+    assert work.d is not None  # plans are of policies with a budget
+    return tried_budgets(prompt, work.d, work.request.entry.least)

@@ -17,7 +17,7 @@ from ...run.sources import draft_plan, left_out, prepared
 from ...sources.weights import language_kind
 from ...timings import Timings
 from . import LAVA, SHUFFLED, InjectRequest
-from .policy import why_not_kept
+from .policy import KEYED, why_not_kept
 
 DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 
@@ -120,7 +120,8 @@ class InjectPlan:
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
                     all_works += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
-                    all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in self._plans(request)]
+                    plans = self._plans(request, d)
+                    all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in plans]
         return all_works
 
     def _of_file(self, n: int) -> dict[int | tuple[int, int], int | None]:
@@ -134,15 +135,41 @@ class InjectPlan:
             for place, d in self.budgets.d.items()
         }
 
-    def _plans(self, request: MethodRequest) -> list[MethodRequest]:
-        """A policy with planned budgets, with those budgets at random heads, and with LAVa's; none of a method that
-        reads a prompt step by step, or has an allocation of its own.
-        """
-        if self.request.plan is None or request.entry.compress is None or "allocation" in request.options:
+    def _plans(self, request: MethodRequest, d: int | None) -> list[MethodRequest]:
+        """A policy with planned budgets, with those budgets at random heads, and with LAVa's."""
+        if self.request.plan is None or why_not_planned(request, d, self.request.plan) is not None:
             return []
         return [
             MethodRequest(request.name, {**request.options, "plan": by}) for by in (self.request.plan, SHUFFLED, LAVA)
         ]
+
+
+def why_not_planned(request: MethodRequest, d: int | None, by: str) -> str | None:
+    """Why no budgets of heads are planned for a method by an error; None if they are."""
+    entry = request.entry
+    if entry.budget is None:
+        return f"{request.label} has no budget"
+    if "allocation" in request.options:
+        return f"{request.label}:allocation={request.options['allocation']} divides the keys of heads itself"
+    if entry.stored(d, request.options).evicts:
+        known = by != "mass" or entry.family in KEYED
+        return None if known else f"{request.label} has no lost mass, as weights may be of no key"
+    if entry.family == "user":
+        claim = "storage=attnprobe.Storage(evicts=True), see docs/guide/add-a-method.md"
+        return f"{request.label} does not say that keys leave the cache (claim {claim})"
+    return f"{request.label} keeps the whole prompt"
+
+
+def _note_unplanned(request: InjectRequest, notify: Callable[[str], None]) -> None:
+    """Say for which methods no budgets of heads are planned, and refuse a plan for none."""
+    n = min(request.n or (DEFAULT_N,))
+    d = request.budgets_at(n)[0]
+    reasons = [why_not_planned(one, d, request.plan or "") for one in parse_methods(request.methods, request.target)]
+    if None not in reasons:
+        raise UsageError(f"plan={request.plan}: {reasons[0]}; choose a policy that drops keys, such as h2o")
+    for reason in dict.fromkeys(reasons):
+        if reason is not None:
+            notify(f"plan={request.plan}: no budgets are planned where {reason}")
 
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
@@ -174,6 +201,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         _refuse_prompts(read, read.n or (DEFAULT_N,))
     if request.plan is not None and budgets is not None:
         raise UsageError(f"{request.budgets}: --budgets has the keys of each head, and --plan makes them: choose one")
+    if request.plan is not None:
+        _note_unplanned(request, notify)
     read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
     draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
     parts = prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True)

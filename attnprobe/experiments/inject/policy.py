@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...groups import folded, tokens, unfolded
-from ...methods import Method, approximate, chosen_keys
+from ...methods import Method, Storage, approximate, chosen_keys
 from ...methods.selection.files import selected_keys
 from ...qkv import QKV
 from ...replacement import Budget
 from ...sources import AttentionCall
-from .cache import Read
+from .cache import OWN, Read
 
 KEYED = ("selection", "sparse", "exact")  # families whose weights are those of keys
 Part = tuple[Tensor, Tensor]  # the output (h, n_q, p_v) and the logarithm of the normaliser (h, n_q) of some keys
@@ -143,7 +143,8 @@ class PromptPolicy:
         """Attention over what the heads keep of the prompt, or read."""
         groups = self._budgets(steps)
         parts = {d: self._kept_part(steps, d) for d in groups}
-        self.read.setdefault((steps.layer, steps.row), []).append(_read(steps, groups, parts))
+        storage = {d: self.method.stored(d, self.options) for d in groups}
+        self.read.setdefault((steps.layer, steps.row), []).append(_read(steps, groups, parts, storage))
         if [*groups.values()] == [[*range(steps.qkv.h)]]:
             return parts[next(iter(groups))].part
         outputs, sizes = (x.clone() for x in steps.whole)
@@ -207,14 +208,19 @@ class PromptPolicy:
                 f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined; "
                 "return an Approximation with log_normalizer, as in docs/guide/add-a-method.md"
             )
-        read = None
-        if steps.layer in self.shared:
+        read, count = None, got.diagnostics.get("kv_read")
+        if count is None or steps.layer in self.shared:
             with suppress(Unsupported):  # it has no sets of keys
                 read = selected_keys(got)
-        return _Kept((got.output, got.log_normalizer()), False, read, got.diagnostics.get("kv_read"))
+        return _Kept((got.output, got.log_normalizer()), False, read, count)
 
 
-def _read(steps: Steps, groups: Mapping[int | None, Sequence[int]], parts: Mapping[int | None, _Kept]) -> Read:
+def _read(
+    steps: Steps,
+    groups: Mapping[int | None, Sequence[int]],
+    parts: Mapping[int | None, _Kept],
+    storage: Mapping[int | None, Storage],
+) -> Read:
     """What the heads of a call keep or read; heads without a budget have the whole prompt."""
     h = steps.qkv.h
     whole, count = torch.ones(h, dtype=torch.bool), torch.full((h,), torch.inf, dtype=torch.float64)
@@ -228,7 +234,9 @@ def _read(steps: Steps, groups: Mapping[int | None, Sequence[int]], parts: Mappi
             count[heads] = stated[heads].double().cpu()
         if d in sets:
             tokens[heads, :, : sets[d].shape[2]] = sets[d][heads].cpu()
-    return Read(steps.qkv.kv_heads, whole, tokens if len(sets) == len(some) else None, count)
+    of_heads = {head: storage[d] for d, heads in groups.items() for head in heads}
+    forms = [of_heads.get(head, OWN) for head in range(h)]
+    return Read(steps.qkv.kv_heads, forms, whole, tokens if len(sets) == len(some) else None, count)
 
 
 def prompt_text(qkv: QKV, prompt: int) -> QKV:
@@ -275,11 +283,6 @@ def kept_keys(
     keys = keys.masked_fill(keys == prompt, -1)
     width = int((keys >= 0).sum(1).max())
     return keys.sort(1, descending=True).values[:, :width]
-
-
-def evicts(method: Method) -> bool:
-    """Whether the keys that a method does not keep leave the cache: it compresses, or has a window and sinks."""
-    return method.compress is not None or method.name == "window"
 
 
 def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]) -> str | None:

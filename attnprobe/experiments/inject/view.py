@@ -376,7 +376,7 @@ def _unknown_mass(rows: Sequence[Row]) -> list[str]:
     names = list(dict.fromkeys(method_label(row) for row in rows if mean(row, "lost_mass") is None))
     if not names:
         return []
-    reads = "the prompt is kept whole, and a step reads as many of its keys as the method states, or all"
+    reads = "kept and read are what the method states, or the whole prompt"
     return [f"{', '.join(names)}: no lost mass, as weights may be of no key; {reads}"]
 
 

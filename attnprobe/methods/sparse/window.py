@@ -12,6 +12,7 @@ from ..base import Approximation, per_head
 from ..option import at_least
 from ..registry import DISTRIBUTIONS, EVERY_MASK, register
 from ..sparse_softmax import banded_softmax
+from ..storage import Storage
 
 
 @register(
@@ -28,6 +29,7 @@ from ..sparse_softmax import banded_softmax
     least=5,
     validate=at_least("window", 0, "sinks"),
     exact_at=lambda n: (2 * n, {"sinks": 0}),
+    storage=Storage(evicts=True),
 )
 def window(
     qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", sinks: int = 4, causal: bool = False

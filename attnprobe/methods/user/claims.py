@@ -25,6 +25,7 @@ from ...errors import UsageError, cut
 from ...qkv import QKV
 from ...rng import Streams
 from ..registry import TAGS, Method, Provenance
+from ..storage import Storage
 from .calls import UserFunction
 from .foreign import asked, checking_answer
 
@@ -49,6 +50,7 @@ class Claims:
     least: int = 1
     limit: Callable[[int, int], int] | None = None
     exact_at: Callable[[int], ExactAt] | None = None
+    storage: Storage | Callable[[int | None, dict[str, Any]], Storage] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "attnprobe.method")
@@ -71,6 +73,7 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
             head, such as ``"4 n d p"``. paper, year: the source.
         least, limit: the smallest budget, and ``(n_q, n_k) ->`` the largest.
         exact_at: ``n -> (d, options)`` at which it is exact, for the tag ``exact_at_full_budget``.
+        storage: a ``Storage``, what a KV-cache policy stores of a prompt, or ``(d, options) -> Storage``.
 
     Raises:
         UsageError: an unknown claim.
@@ -155,8 +158,16 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
         limit=checking_answer(claims.limit, int, f"{name}: limit=(n_q, n_k) -> d"),
         exact_at=checking_answer(claims.exact_at, ExactAt, f"{name}: exact_at=n -> (d, options)"),
         takes_mask="mask" in inputs,
+        storage=_storage(claims, name),
         provenance=provenance,
     )
+
+
+def _storage(claims: Claims, name: str) -> Storage | Callable[[int | None, dict[str, Any]], Storage] | None:
+    """What a function says that it stores; a value that it computes is checked."""
+    if claims.storage is None or isinstance(claims.storage, Storage):
+        return claims.storage
+    return checking_answer(claims.storage, Storage, f"{name}: storage=(d, options) -> Storage")
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:

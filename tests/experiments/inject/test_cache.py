@@ -1,5 +1,6 @@
 """Decoding on caches of other forms: layers without keys, layers that share keys, and heads that share latent rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,10 @@ import torch
 import transformers
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
-from attnprobe import capture
-from attnprobe.errors import Unsupported
+from attnprobe import Storage, capture
+from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.inject.cache import CacheLayer, CacheReaders, Read
+from attnprobe.experiments.inject.cache import OWN, CacheLayer, CacheReaders, Read
 from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.methods import get
 
@@ -162,7 +163,7 @@ def test_a_call_whose_layer_of_the_cache_is_not_known_is_one_line():
     module.layer_idx = 0
     readers(0, module, own[:, :, 1:])
     readers(1, module, torch.randn(1, 4, 5, 4))  # made of what layer 0 holds
-    assert [(one.tokens, one.heads, one.size, one.readers) for one in readers.of(cache)] == [(5, 2, 64.0, (0, 1))]
+    assert readers.of(cache) == [CacheLayer(5, 2, 8, 8, 32, (0, 1))]
     module.layer_idx = 7
     readers(2, module, own)
     readers(3, module, torch.randn(1, 4, 5, 4))
@@ -171,18 +172,56 @@ def test_a_call_whose_layer_of_the_cache_is_not_known_is_one_line():
         readers.of(cache)
 
 
+NOTHING, UNKNOWN = torch.zeros(4, dtype=torch.bool), torch.full((4,), torch.inf, dtype=torch.float64)
+EVICTS = [Storage(evicts=True)] * 4
+FIRST = Read(2, EVICTS, NOTHING, torch.tensor([[[0, 1]], [[1, 2]], [[3, -1]], [[3, 4]]]), UNKNOWN)
+
+
+def layer(heads=2, readers=(0,)):
+    """Nine tokens of 12 + 4 numbers of 16 bits: 32 bytes a token."""
+    return CacheLayer(9, heads, 12, 4, 16, readers)
+
+
 def test_what_readers_have_in_common_is_counted_once():
-    nothing = torch.zeros(4, dtype=torch.bool)
-    unknown = torch.full((4,), torch.inf, dtype=torch.float64)
-    first = Read(2, nothing, torch.tensor([[[0, 1]], [[1, 2]], [[3, -1]], [[3, 4]]]), unknown)
-    second = Read(2, nothing, torch.tensor([[[0, 5], [0, 6]]] * 4), unknown)  # in two steps
-    layer, both = CacheLayer(9, 2, 10.0, (0,)), CacheLayer(9, 2, 10.0, (0, 1))
-    assert layer.held({0: first}) == 10 * (3 + 2) / 2
-    assert both.held({0: first, 1: second}) == 10 * (4 + 4) / 2
-    assert CacheLayer(9, 1, 10.0, (0,)).held({0: first}) == 10 * 5, "0, 1, 2, 3 and 4"
-    assert both.held({0: first}) == CacheLayer(9, 2, 10.0, ()).held({0: first}) == 10 * 9, "others read all tokens"
-    one = Read(2, torch.tensor([False, False, False, True]), first.tokens, unknown)
-    assert layer.held({0: one}) == 10 * (3 + 9) / 2
-    stated = Read(2, nothing, None, torch.tensor([3.0, 3.0, 20.0, 20.0], dtype=torch.float64))
-    assert layer.held({0: stated}) == 10 * (3 + 9) / 2
-    assert CacheLayer(9, 1, 10.0, (0,)).held({0: stated}) == 10 * 9, "what the heads have in common is not known"
+    second = Read(2, EVICTS, NOTHING, torch.tensor([[[0, 5], [0, 6]]] * 4), UNKNOWN)  # in two steps
+    of_two = layer(readers=(0, 1))
+    assert layer().bytes({0: FIRST}) == (32 * (3 + 2) / 2,) * 2
+    assert of_two.bytes({0: FIRST, 1: second}) == (32 * (4 + 4) / 2,) * 2
+    assert layer(heads=1).bytes({0: FIRST}) == (32 * 5,) * 2, "0, 1, 2, 3 and 4"
+    assert of_two.bytes({0: FIRST}) == layer(readers=()).bytes({0: FIRST}) == (32 * 9,) * 2, "others read all tokens"
+    one = replace(FIRST, whole=torch.tensor([False, False, False, True]))
+    assert layer().bytes({0: one}) == (32 * (3 + 9) / 2,) * 2
+    stated = replace(FIRST, tokens=None, count=torch.tensor([3.0, 3.0, 20.0, 20.0], dtype=torch.float64))
+    assert layer().bytes({0: stated}) == (32 * (3 + 9) / 2,) * 2
+    assert layer(heads=1).bytes({0: stated}) == (32 * 9,) * 2, "what the heads have in common is not known"
+
+
+@pytest.mark.parametrize(
+    "storage, kept, read",
+    [
+        (Storage(), 9 * 32, 2.5 * 32),  # all tokens stay, and steps read 3 and 2
+        (Storage(evicts=True), 2.5 * 32, 2.5 * 32),
+        (Storage(k=4.5, v=2.0), 9 * (12 * 4.5 + 4 * 2) / 8, 2.5 * (12 * 4.5 + 4 * 2) / 8),
+        (Storage(k=4.0), 9 * (12 * 4 + 4 * 16) / 8, 2.5 * (12 * 4 + 4 * 16) / 8),
+        (Storage(evicts=True, k=4.0, v=4.0, token=32.0), 2.5 * (16 * 4 + 2 * 32) / 8, 2.5 * (16 * 4 + 2 * 32) / 8),
+        (Storage(evicts=True, k=4.0, v=4.0, head=48.0), (2.5 * 64 + 96) / 8, (2.5 * 64 + 96) / 8),
+        (Storage(evicts=True, k=4.0, v=4.0, exact=1), (2 * 128 + 3 * 32) / 8, (2 * 128 + 3 * 32) / 8),
+    ],
+)
+def test_bytes_are_those_of_the_stored_form(storage, kept, read):
+    """Two KV heads, of which the first has 3 tokens and the second 2."""
+    assert layer().bytes({0: replace(FIRST, storage=[storage] * 4)}) == pytest.approx((kept, read))
+
+
+def test_heads_without_the_method_keep_the_models_own_form():
+    mixed = replace(
+        FIRST, storage=[Storage(k=4.0, v=4.0)] * 2 + [OWN] * 2, whole=torch.tensor([False] * 2 + [True] * 2)
+    )
+    assert layer().bytes({0: mixed}) == (9 * (8 * 4 + 8 * 16) / 8, (3 * 8 * 4 + 9 * 8 * 16) / 8)
+    assert layer(heads=1).bytes({0: mixed}) == (9 * 32, 9 * 32), "one row serves all heads"
+
+
+@pytest.mark.parametrize("wrong", [{"k": -1.0}, {"head": float("inf")}, {"exact": -1}, {"v": float("nan")}])
+def test_storage_of_no_number_of_bits_is_refused(wrong):
+    with pytest.raises(UsageError, match=f"Storage: {[*wrong][0]}"):
+        Storage(**wrong)

@@ -256,6 +256,11 @@ def test_all_keys_are_exact_attention(ask):
         assert found["kl"] < 1e-10 and found["residual_error"] < 1e-10 and found["first_divergence"] == N - 1 - PREFIX
 
 
+def tokens_of(prompt, heads, read):
+    """The mean number of tokens that a head of the cache has, or of which a step reads."""
+    return CacheLayer(prompt, heads, 3, 5, 1, (0,)).bytes({0: read})[1]  # of 8 bits a token
+
+
 @pytest.mark.parametrize(
     "name, options", [("topk", {}), ("snapkv", {"observe": 8, "sets": "head"}), ("snapkv", {"observe": 8})]
 )
@@ -275,18 +280,16 @@ def test_what_is_read_is_counted_once_for_heads_that_share_keys(name, options):
         chosen = [kept_keys(METHODS[name], text, prompt, d, 0, options).tolist()]
     [read] = policy.read[0, 0]
     for heads in (2, 1):  # of the cache: those of the keys, or one for all heads, as of latent attention
-        held = CacheLayer(prompt, heads, 1.0, (0,)).held({0: read})
+        held = tokens_of(prompt, heads, read)
         size = 6 // heads
         sets = [of_step[head : head + size] for of_step in chosen for head in range(0, 6, size)]
         counts = [len(set().union(*of_heads)) for of_heads in sets]
         assert held == pytest.approx(prompt if name == "topk" and heads == 1 else sum(counts) / len(counts))
-    assert (name == "topk" or "sets" in options) == (CacheLayer(prompt, 2, 1.0, (0,)).held({0: read}) > d)
+    assert (name == "topk" or "sets" in options) == (tokens_of(prompt, 2, read) > d)
     if name == "topk":  # whose sets are looked up where they are shared
         policy = dataclasses.replace(policy, shared=(0,), read={})
         policy.row(Steps(0, 0, steps, prompt))
-        assert CacheLayer(prompt, 1, 1.0, (0,)).held({0: policy.read[0, 0][0]}) == pytest.approx(
-            sum(counts) / len(counts)
-        )
+        assert tokens_of(prompt, 1, policy.read[0, 0][0]) == pytest.approx(sum(counts) / len(counts))
 
 
 def test_bytes_are_those_of_the_cache(ask):
@@ -486,6 +489,77 @@ def test_policies_that_cannot_be_planned_leave_the_others_their_plans(ask):
     for plan in (None, "residual", "shuffled"):
         assert "observe=64 exceeds the prompt of 15" in by["snapkv", plan]["reason"]
     assert sum(sum(by["knorm", "residual"]["planned"].values(), [])) == 5 * LAYERS * 2
+
+
+OWN = """
+import attnprobe, torch
+
+def shortest(q, k, v, d, scale, stated):
+    kept = k.norm(dim=-1).topk(d, largest=False).indices
+    keys, values = (x.gather(1, kept[..., None].expand(-1, -1, x.shape[2])) for x in (k, v))
+    scores = scale * q @ keys.mT
+    parts = {
+        "keys": {"keys": lambda: kept[:, None].expand(-1, q.shape[1], -1)},
+        "count": {"diagnostics": {"kv_read": torch.full((len(q),), float(d))}},
+        "nothing": {},
+    }[stated]
+    return attnprobe.Approximation(
+        None, torch.softmax(scores, -1) @ values, log_normalizer=lambda: scores.logsumexp(-1), **parts
+    )
+
+claims = {"tags": ("decodes",), "budget": "keys", "limit": lambda n_q, n_k: n_k}
+
+@attnprobe.method(storage=attnprobe.Storage(evicts=True), **claims)
+def evicting(q, k, v, d, scale, stated="keys"):
+    return shortest(q, k, v, d, scale, stated)
+
+@attnprobe.method(storage=lambda d, options: attnprobe.Storage(evicts=True, k=options["bits"], v=2.0), **claims)
+def few_bits(q, k, v, d, scale, bits=6.0):
+    return shortest(q, k, v, d, scale, "count")
+
+@attnprobe.method(**claims)
+def plain(q, k, v, d, scale):
+    return shortest(q, k, v, d, scale, "keys")
+"""
+
+
+def test_bytes_of_a_users_policy_are_what_it_states(ask, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    own = [f"{tmp_path}/own.py:{name}" for name in ("evicting", "evicting:stated=count", "evicting:stated=nothing")]
+    own += [f"{tmp_path}/own.py:{name}" for name in ("few_bits", "few_bits:bits=10", "plain")]
+    knorm, keys, count, nothing, six, ten, plain = map(metrics, ask(methods=("knorm", *own), d=(5,), greedy_steps=0))
+    for found in (keys, count, nothing, six, ten, plain):
+        assert found["kl"] == pytest.approx(knorm["kl"], rel=1e-4)
+    for found in (keys, count):
+        assert found["cache_bytes"] == found["read_bytes"] == knorm["cache_bytes"]
+    whole = PREFIX / 5 * knorm["cache_bytes"]
+    assert nothing["cache_bytes"] == nothing["read_bytes"] == pytest.approx(whole)
+    assert six["cache_bytes"] == six["read_bytes"] == pytest.approx(knorm["cache_bytes"] * (6 + 2) / 2 / 32)
+    assert ten["cache_bytes"] == pytest.approx(knorm["cache_bytes"] * (10 + 2) / 2 / 32)
+    assert plain["cache_bytes"] == pytest.approx(whole) and plain["read_bytes"] == knorm["read_bytes"]
+
+
+def test_a_plan_is_made_for_every_policy_that_drops_keys_and_says_for_which_it_is_not(ask, run, models, text, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    own = f"{tmp_path}/own.py"
+    given = {"d": (5,), "plan": "residual", "plan_windows": 1, "greedy_steps": 0}
+    records = ask(methods=(f"{own}:evicting", "knorm", "window", "topk", f"{own}:plain"), **given)
+    plans = {record["method"]: record["planned"] for record in records if record["options"].get("plan") == "residual"}
+    assert plans.keys() == {"own.py:evicting", "knorm", "window"}
+    assert all(sum(sum(plan.values(), [])) == 5 * LAYERS * 2 for plan in plans.values())
+    assert plans["own.py:evicting"] == plans["knorm"] and min(sum(plans["window"].values(), [])) >= 5
+    args = ["--model", models["llama"], "--text", text, "--n", N, "--d", 5, "--device", "cpu", "--phase", "decode"]
+    args += ["--dry-run", "--plan", "mass", "--method"]
+    code, _, err = run("inject", *args, f"{own}:evicting,{own}:plain,topk,knorm,knorm:allocation=ada")
+    assert code == 0 and [line.partition(" where ")[2] for line in err.splitlines() if "plan=mass" in line] == [
+        "own.py:evicting has no lost mass, as weights may be of no key",
+        "own.py:plain does not say that keys leave the cache (claim storage=attnprobe.Storage(evicts=True), see "
+        "docs/guide/add-a-method.md)",
+        "topk keeps the whole prompt",
+        "knorm:allocation=ada divides the keys of heads itself",
+    ]
+    code, _, err = run("inject", *args, "topk,quest")
+    assert code == 2 and "plan=mass: topk keeps the whole prompt; choose a policy that drops keys, such as h2o" in err
 
 
 def test_a_block_that_is_not_verified_has_no_residual_error_to_plan_by(ask):

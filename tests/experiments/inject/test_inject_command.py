@@ -997,7 +997,7 @@ def test_a_failed_kv_head_and_a_method_without_lost_mass_are_named():
     row = {"method": "own.py:fn", "options": {}, "d": 4, "layer": 0, "kv_head": 2, "metrics": {}}
     assert inject_view._name(row) == "own.py:fn d = 4 layer 0 KV head 2"
     [note] = inject_view._unknown_mass([row, row | {"method": "topk", "metrics": {"lost_mass": {"mean": 0.5}}}])
-    assert "a step reads as many of its keys as the method states, or all" in note
+    assert "kept and read are what the method states, or the whole prompt" in note
     assert note.startswith("own.py:fn: no lost mass") and not inject_view._unknown_mass([])
 
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 from inputs import make
 
-from attnprobe import Approximation, approximate, exact, matrix_errors, method
+from attnprobe import Approximation, Storage, approximate, exact, matrix_errors, method
 from attnprobe.environment import plugins
 from attnprobe.errors import BadResult, Unsupported, UsageError
 from attnprobe.experiments.bench.calls import Work
-from attnprobe.methods import get, is_method
+from attnprobe.methods import METHODS, get, is_method
 from attnprobe.methods.user.foreign import SETTINGS, same_settings
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import Dense, LowRank, Operator, RankOne, SoftmaxAttention
@@ -537,6 +537,7 @@ def test_a_function_says_what_it_is():
         ({"kind": "bone"}, "there is no kind 'bone'"),
         ({"kind": "kernel", "targets": ("gaussian",)}, "a kernel stands for softmax attention; drop its targets"),
         ({"tags": ("exact_at_full_budget",)}, "go together"),
+        ({"storage": 4}, "attnprobe.method: storage=4"),
     ):
         with pytest.raises(UsageError, match=words):
             get(method(**wrong)(lambda v: v))
@@ -551,6 +552,19 @@ def test_a_function_says_what_it_is():
     claiming.attnprobe_claims = 3
     with pytest.raises(UsageError, match="attnprobe_claims=3.*; state claims by the decorator attnprobe.method"):
         get(claiming)
+
+
+def test_a_function_says_what_it_stores():
+    def stored(**claims):
+        return get(method(**claims)(lambda v, d, bits=4: v)).stored(3, {"bits": 2})
+
+    assert stored() == Storage() and stored(storage=Storage(evicts=True, k=2.0)) == Storage(evicts=True, k=2.0)
+    of_options = stored(storage=lambda d, options: Storage(k=float(options["bits"]), exact=d))
+    assert of_options == Storage(k=2.0, exact=3)
+    with pytest.raises(UsageError, match=r"storage=\(d, options\) -> Storage returns a wrong value: it"):
+        stored(storage=lambda d, options: 4.5)
+    assert METHODS["h2o"].stored(8, {}).evicts and METHODS["window"].stored(8, {}).evicts
+    assert METHODS["topk"].stored(8, {}) == Storage()
 
 
 def test_a_name_is_a_file_only_with_its_suffix(mine):
