@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..files import Fields, naming
-from .file import SCHEMA, STATUSES, strict_json
+from ..frame.rows import CELL, lines_of
+from .file import SCHEMA, STATUSES, encode_inf, strict_json
 
 try:
     import fcntl
@@ -73,7 +74,7 @@ class RecordWriter:
         """Write one record as one line; ``schema`` is filled in."""
         if record.get("status", "ok") not in STATUSES:
             raise ValueError(f"status {record['status']!r} is not one of {', '.join(STATUSES)}")
-        line = (strict_json({"schema": SCHEMA, **record}) + "\n").encode()
+        line = _lines(record)
         if os.fstat(self._descriptor).st_nlink == 0:  # removed while it was open: what is written would be lost
             self.__exit__()
             self.__enter__()
@@ -98,20 +99,30 @@ class RecordWriter:
                 raise UsageError(f"{self.path}: its first line is not a record of attnprobe; move the file away")
 
     def _repair(self) -> None:
-        """End the file at a newline: complete a last record that lacks only that, drop a torn one."""
+        """End the file at the end of a cell: complete a last line that lacks only its newline, drop torn lines and rows
+        whose cell was cut off.
+        """
         size = os.fstat(self._descriptor).st_size
-        tail = b""
-        start = size
-        while start > 0 and b"\n" not in tail:
+        line = self._line_before(size)
+        if line and not line.endswith(b"\n") and ends_cell(line):
+            os.write(self._descriptor, b"\n")
+            return
+        end = size
+        while line and not (line.endswith(b"\n") and ends_cell(line)):
+            end -= len(line)
+            line = self._line_before(end)
+        if end < size:
+            os.ftruncate(self._descriptor, end)
+
+    def _line_before(self, end: int) -> bytes:
+        """The last line before an offset, with its newline if it has one; empty at the beginning."""
+        start, tail = end, b""
+        while start > 0 and b"\n" not in tail[:-1]:
             step = min(start, 1 << 16)
             start -= step
             os.lseek(self._descriptor, start, os.SEEK_SET)
             tail = os.read(self._descriptor, step) + tail
-        tail = tail[tail.rfind(b"\n") + 1 :]
-        if tail and _is_object(tail):
-            os.write(self._descriptor, b"\n")
-        elif tail:
-            os.ftruncate(self._descriptor, size - len(tail))
+        return tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]
 
 
 def is_record(line: bytes) -> bool:
@@ -123,7 +134,23 @@ def is_record(line: bytes) -> bool:
     if not _is_object(line):
         return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
     value = json.loads(line)
-    return type(value.get("schema")) is int and isinstance(value.get("key"), str)
+    return (type(value.get("schema")) is int or isinstance(value.get("kind"), str)) and isinstance(value.get("key"), str)
+
+
+def ends_cell(line: bytes) -> bool:
+    """Whether a line is complete and the last of its cell. Rows stand before the line of kind ``cell``.
+
+    >>> [ends_cell(line) for line in (b'{"key":"a","kind":"cell"}', b'{"key":"a","kind":"head"}', b'{"key":"a","ki')]
+    [True, False, False]
+    """
+    return _is_object(line) and json.loads(line).get("kind", CELL) == CELL
+
+
+def _lines(record: Fields) -> bytes:
+    """A record as its lines."""
+    whole = {"schema": SCHEMA, **record}
+    lines = map(encode_inf, lines_of(whole)) if "rows" in record else [whole]
+    return "".join(strict_json(line) + "\n" for line in lines).encode()
 
 
 def _is_object(line: bytes) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from ..arguments import checked
 from ..errors import UsageError
 from ..files import MIB, Fields, JsonObject, open_regular, parse_json, read_regular, reading
+from ..frame.rows import CELL
 from ..grammar.foreign import printable_within
 from .file import SCHEMA, inputs_path, parse_shard
 
@@ -177,16 +178,28 @@ def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
 
 
 def _records(files: Iterable[Path]) -> Iterator[Line]:
-    """The lines of files, each as an object of this format or as malformed."""
+    """The records of files, each as an object of this format or as malformed. A cell has the rows before its line."""
     for path in files:
-        with reading(path), open_regular(path, None) as file:
-            for number, line, torn in _bounded(file):
-                record = _parsed(line)
-                if record is None:
-                    yield path, number, Malformed(path, number, _key_in(line), _damage(line, torn))
-                    continue
-                reason = _refusal(record)
-                yield path, number, Malformed(path, number, None, reason) if reason else record
+        rows: dict[object, list[JsonObject]] = {}  # of cells whose line has not come yet
+        for _, number, one in _lines(path):
+            if isinstance(one, Malformed) or "kind" not in one:
+                yield path, number, one
+            elif one["kind"] == CELL:
+                yield path, number, {**one, "rows": rows.pop(one.get("key"), [])}
+            else:
+                rows.setdefault(one.get("key"), []).append(one)
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    """The lines of a file, each as an object of this format or as malformed."""
+    with reading(path), open_regular(path, None) as file:
+        for number, line, torn in _bounded(file):
+            record = _parsed(line)
+            if record is None:
+                yield path, number, Malformed(path, number, _key_in(line), _damage(line, torn))
+                continue
+            reason = _refusal(record)
+            yield path, number, Malformed(path, number, None, reason) if reason else record
 
 
 def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
@@ -231,6 +244,8 @@ def _parsed(line: bytes | None) -> JsonObject | None:
 
 def _refusal(record: Fields) -> str:
     """The reason why an object is not of this format; empty if it is."""
+    if isinstance(record.get("kind", CELL), str) and record.get("kind", CELL) != CELL:  # the schema is the cell's
+        return "" if isinstance(record.get("key"), str) else "this is no row: its key is no string"
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
         return f"this is no record: its schema is {json.dumps(schema)[:40]}"

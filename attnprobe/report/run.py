@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
+from ..frame.read import frame_of as frame_of_cells
+from ..frame.rows import HEAD, RowTypes, options_text
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
 from ..records.read import (
     Malformed,
@@ -86,12 +88,29 @@ class Run:
         lines += [f"{unknown} records of commands that this version cannot show are left out"] if unknown else []
         return [*lines, *malformed_notes(self.malformed, "is left out")]
 
-    def frame(self) -> DataFrame:
-        """The run as a tidy pandas frame: a row for each cell and head, or for each entry that a cell has for a head.
+    def frame(self, kind: str = HEAD, command: str | None = None) -> DataFrame:
+        """The rows of one kind as a tidy pandas frame, in the order of the plan.
 
-        Its columns are those of the reference page of records.
+        Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. Their meanings are on the
+        reference page of rows.
+
+        Args:
+            kind: ``head`` is a row for each head; ``cell`` a row for each cell; further kinds are the command's.
+            command: needed if several commands measured into the folder.
+
+        Raises:
+            UsageError: no such kind, or no such command in the folder.
         """
-        return frame_of(self.records)
+        if command is None and len(self.records) > 1:
+            raise UsageError(f"{self.path} has rows of {' and '.join(self.records)}: name one, frame(command=…)")
+        command = command or next(iter(self.records))
+        if command not in self.records:
+            raise unknown("command of the run", command, list(self.records))
+        cells, types = self.records[command], shape_of(command)
+        if not isinstance(types, RowTypes):
+            return frame_of({command: cells})
+        labels = source_labels(cells)
+        return frame_of_cells(cells, types, kind, {cell["key"]: labels[identity(cell["source"])] or "" for cell in cells})
 
     def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
         """Draw one panel of a figure on an axis of matplotlib, in the caller's own style.
@@ -235,7 +254,7 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
 
         method = _first(record)
         if method is None:
-            method_key = json.dumps([_name(record), record["options"]], sort_keys=True)
+            method_key = json.dumps([_name(record), _options(record["options"])])
             method = methods.get(method_key, AT_THE_END)
         return (
             order[source],
@@ -281,7 +300,11 @@ def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
         [one.get("name"), one.get("options")] if isinstance(one, dict) else [one, {}]
         for one in (requested if isinstance(requested, list) else ())
     ]
-    return {json.dumps(text, sort_keys=True): place for place, text in enumerate(texts)}
+    return {json.dumps([name, _options(options)]): place for place, (name, options) in enumerate(texts)}
+
+
+def _options(options: Mapping[str, Any] | str | None) -> str:
+    return options if isinstance(options, str) else options_text(options)
 
 
 def _described(facts: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 
 from ..files import Fields, JsonObject
+from ..frame.rows import CELL, RowTypes, options_text
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
 from ..records.shapes import Shape
@@ -80,7 +81,7 @@ class Cells(Generic[R, C, I]):
     """
 
     command: ClassVar[str]
-    shape: ClassVar[Shape]
+    shape: ClassVar[Shape | RowTypes]
     blank: ClassVar[Fields] = {"metrics": {}, "draws_hash": None, "duplicates": None}
     may_be_empty: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
@@ -351,7 +352,7 @@ def _share_of(request: RunRequest, sources: Sequence[Source], places: Iterable[P
 
 def record_of(cells: Cells, place: Place, cell: Cell, run: str, result: Fields) -> JsonObject:
     """The record of a cell with the measured fields ``result``."""
-    return {
+    record = {
         "schema": SCHEMA,
         "key": cell.key,
         "run": run,
@@ -367,6 +368,10 @@ def record_of(cells: Cells, place: Place, cell: Cell, run: str, result: Fields) 
         **cells.blank,
         **result,
     }
+    if not isinstance(cells.shape, RowTypes):
+        return record
+    record.pop("metrics", None)
+    return {"rows": [], **record, "kind": CELL, "options": options_text(record.get("options"))}
 
 
 def bundles(places: Iterable[Place], most: int) -> list[tuple[Place, ...]]:

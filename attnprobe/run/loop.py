@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UsageError
 from ..files import Fields, JsonObject
 from ..grammar.foreign import message
-from ..records.file import plain
+from ..records.file import encode_inf, plain
 from ..sources import Source
 from ..timings import Timings, duration
 from .cells import Cells, Done, OpenCells, Place, Progress, bundles, record_of
@@ -197,7 +197,7 @@ class Ledger:
     def _keep(self, place: Place | None, record: Fields) -> None:
         if place is None:  # it is here already, from a process that died after it
             return
-        held: JsonObject = plain(record)
+        held: JsonObject = plain(encode_inf(record) if "rows" in record else record)
         try:
             self.writer.append(held)
         except UsageError as error:

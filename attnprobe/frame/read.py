@@ -1,0 +1,105 @@
+"""Cells as tidy frames of pandas, one for each kind of rows."""
+
+from __future__ import annotations
+
+from types import UnionType
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import unknown
+from ..files import Fields
+from .rows import CELL, HEAD, CellLine, RowTypes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# the columns of every frame, from the line of a cell; `weights` and `scale_inputs` are facts of its source
+PLACE = (
+    *("command", "key", "source", "weights", "scale_inputs", "name", "method", "options", "target"),
+    *("requested", "reference", "family", "n", "d", "window", "layer", "repeat", "seed"),
+    *("status", "reason", "duplicates", "seconds"),
+)
+DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
+WIDE = ("seed",)  # may have more than 64 bits
+
+
+def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mapping[str, str]) -> DataFrame:
+    """The rows of one kind, in the order of their cells; of kind ``cell`` a row for each cell.
+
+    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell without rows of heads, because
+    it was skipped or failed, has one row of kind ``head`` without a head.
+
+    Args:
+        labels: the label of each cell's source, by the cell's key.
+
+    Raises:
+        UsageError: the command has no rows of this kind.
+    """
+    import pandas as pd
+
+    if kind not in (CELL, *types.kinds):
+        raise unknown("kind of rows", kind, [CELL, *types.kinds])
+    places = [place_of(cell, labels[cell["key"]]) for cell in cells]
+    if kind == CELL:
+        more = [name for name in types.cell.model_fields if name not in (*CellLine.model_fields, "schema_")]
+        rows = [{**place, **{name: cell.get(name) for name in more}} for place, cell in zip(places, cells, strict=True)]
+        return typed(pd.DataFrame(rows, columns=[*PLACE, *more]), types.cell)
+    model = types.kinds[kind]
+    own = [name for name in model.model_fields if name not in ("kind", "key")]
+    rows, of_cell = [], []
+    for number, cell in enumerate(cells):
+        of_kind = [row for row in cell["rows"] if row["kind"] == kind]
+        if kind == HEAD and not of_kind:
+            of_kind = [{}]
+        rows += of_kind
+        of_cell += [number] * len(of_kind)
+    there = {name for row in rows for name in row}
+    right = typed(pd.DataFrame(rows, columns=[name for name in own if name in there or name == HEAD]), model)
+    left = typed(pd.DataFrame(places, columns=list(PLACE)), types.cell).take(of_cell).reset_index(drop=True)
+    return pd.concat([left, right], axis=1)
+
+
+def place_of(cell: Fields, label: str) -> dict[str, Any]:
+    """The columns `PLACE` of a cell."""
+    source, method, options = cell.get("source") or {}, cell.get("method"), cell.get("options")
+    return {
+        **{name: cell.get(name) for name in PLACE},
+        "source": label,
+        "weights": source.get("weights"),
+        "scale_inputs": float(source.get("scale_inputs", 1)),
+        "name": method and cell.get("name") or method and method + (f":{options}" if options else ""),
+        "requested": cell.get("requested", True),
+        "reference": cell.get("reference", False),
+    }
+
+
+def typed(frame: DataFrame, model: type) -> DataFrame:
+    """The frame with the nullable types of its model's fields."""
+    fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
+    fields |= {"source": str, "weights": str, "scale_inputs": float, "name": str}
+    dtypes = {name: dtype for name in frame if (dtype := dtype_of(fields.get(name))) and name not in WIDE}
+    return frame.astype(dtypes)
+
+
+def dtype_of(annotation: Any) -> str | None:
+    """The nullable type of pandas for a field; None for one that stays as it is.
+
+    >>> dtype_of(float | None), dtype_of(int), dtype_of(list[int])
+    ('Float64', 'Int64', None)
+    """
+    for one in _members(annotation):
+        if one in DTYPES:
+            return DTYPES[one]
+        if typing.get_origin(one) is typing.Literal:
+            return "string"
+    return None
+
+
+def _members(annotation: Any) -> Iterable[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _members(typing.get_args(annotation)[0])
+    if origin in (typing.Union, UnionType):
+        return [member for one in typing.get_args(annotation) for member in _members(one)]
+    return [annotation]

@@ -1,0 +1,213 @@
+"""The lines of ``rows.jsonl`` as types: one cell is some rows, and a line of kind ``cell`` that ends them.
+
+A command declares a `RowTypes`: what its cell line has beside `CellLine`, and a model for each kind of its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema, create_model
+
+from ..files import Fields, JsonObject
+from ..records.file import decode_inf
+from ..records.shapes import Count, Facts, Key, Seed, Source, in_words, said, shallow
+
+CELL = "cell"
+HEAD = "head"
+
+
+def _number(value: object) -> object:
+    """A number as JSON has it: infinity is a text."""
+    return decode_inf(value) if value in ("inf", "-inf") else value
+
+
+Value = Annotated[
+    float | None,
+    BeforeValidator(_number),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}, {"type": "null"}]}),
+]
+Options = Annotated[str, said("the method's options that differ from their defaults, as k=v,k=v")]
+
+
+class Line(BaseModel):
+    """A line of ``rows.jsonl``. Fields that a later version adds are left out."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class CellLine(Line):
+    """The end of a cell: where it stands and how it ended. The rows of the cell stand before it."""
+
+    kind: Literal["cell"] = Field(description="the kind of the line")
+    schema_: Annotated[int, said("the version of this format")] = Field(alias="schema")
+    lines: Annotated[Count, said("how many rows of the cell stand before this line")]
+    key: Annotated[Key, said("hash of everything that determines the cell's result")]
+    command: Annotated[str, said("the command that measured it")]
+    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], said("the result of the cell")]
+    reason: Annotated[str | None, said("the reason if the status is not ok")] = None
+    source: Annotated[Source, BeforeValidator(shallow), said("the origin of Q, K and V: names, hashes, seeds")]
+    window: Annotated[Count, said("the number of the text window")]
+    n: Annotated[Count, said("tokens", ge=1)]
+    layer: Annotated[Count | None, said("the layer; null for several layers together")] = None
+    heads: Annotated[list[Count], said("the numbers of the heads that were measured")] = []
+    method: Annotated[str | None, said("the method; null for a matrix")] = None
+    options: Options = ""
+    target: Annotated[str | None, said("the exact matrix: softmax or gaussian")] = None
+    d: Annotated[Count | None, said("the budget; null if there is none")] = None
+    repeat: Annotated[Count | None, said("the number of the repeat, from 0")] = None
+    seed: Annotated[Seed | None, said("the seed of the draws")] = None
+    requested: Annotated[bool, said("false for cells that attnprobe added, such as V-Mean")] = True
+    reference: Annotated[bool, said("true for a yardstick such as V-Mean")] = False
+    family: Annotated[str | None, said("the method's family")] = None
+    method_file: Annotated[Facts | None, said("file and hash of a user's method")] = None
+    duplicates: Annotated[Count | None, said("rows of Q, K and V that equal another row")] = None
+    draws_hash: Annotated[str | None, said("hash of the method's random draws")] = None
+    seconds: Annotated[Value, said("time of the cell; the only field that varies between runs")] = None
+    run: Annotated[str | None, said("the name of the run's folder")] = None
+
+
+class Row(Line):
+    """A row of a cell: its own fields. Where it stands is on the cell line with the same ``key``."""
+
+    kind: Annotated[str, said("the kind of the row")]
+    key: Annotated[Key, said("the cell that the row belongs to")]
+
+
+class HeadRow(Row):
+    """A row of kind ``head``: the numbers of one head."""
+
+    head: Annotated[Count | None, said("the head; null for numbers of the whole model")] = None
+
+
+def with_metrics(name: str, base: type[Row], metrics: Iterable[Any], doc: str = "") -> type[Row]:
+    """A kind of rows with a number for each of the metrics (see `attnprobe.frame.metric`)."""
+    fields: dict[str, Any] = {
+        metric.name: (Annotated[Value, said(getattr(metric, "meaning", "") or metric.name)], None) for metric in metrics
+    }
+    return create_model(name, __base__=base, __doc__=doc or base.__doc__, **fields)
+
+
+def options_text(options: Fields | None) -> str:
+    """Options as one canonical string.
+
+    >>> options_text({"ridge": 0.001, "inverse": "newton"}), options_text({})
+    ('inverse=newton,ridge=0.001', '')
+    """
+    return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
+
+
+def head_rows(heads: Sequence[int], columns: Mapping[str, Sequence[Any]], kind: str = HEAD) -> list[JsonObject]:
+    """A row for each head, from columns with a value for each head.
+
+    >>> head_rows([3, 5], {"output_spectral": [0.5, 0.25]})
+    [{'kind': 'head', 'head': 3, 'output_spectral': 0.5}, {'kind': 'head', 'head': 5, 'output_spectral': 0.25}]
+    """
+    for name, values in columns.items():
+        if len(values) != len(heads):
+            raise ValueError(f"{name}: {len(values)} values for {len(heads)} heads")
+    values = zip(*columns.values(), strict=True) if columns else [()] * len(heads)
+    return [
+        {"kind": kind, "head": head, **dict(zip(columns, row, strict=True))}
+        for head, row in zip(heads, values, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class RowTypes:
+    """The lines of one command.
+
+    Attributes:
+        kinds: the model of each kind of rows. cell: that of the line that ends a cell.
+    """
+
+    kinds: Mapping[str, type[Row]]
+    cell: type[CellLine] = CellLine
+
+    @cached_property
+    def _lists(self) -> dict[str, TypeAdapter]:
+        return {kind: TypeAdapter(list[model]) for kind, model in self.kinds.items()}
+
+    def problem(self, cell: Fields) -> str | None:
+        """What is wrong with a cell and its rows, in words; None if nothing is.
+
+        >>> RowTypes({"head": HeadRow}).problem({"kind": "cell", "schema": 2, "lines": 1, "rows": []})
+        'field key: missing, and 5 more'
+        """
+        own = {name: value for name, value in cell.items() if name != "rows"}
+        try:
+            self.cell.model_validate(own)
+        except ValidationError as error:
+            problems = in_words(error, own)
+            return next(iter(problems.values())) + (f", and {len(problems) - 1} more" if len(problems) > 1 else "")
+        rows = cell.get("rows", [])
+        if len(rows) != cell["lines"]:
+            return f"{len(rows)} of its {cell['lines']} rows can be read"
+        for kind, group in by_kind(rows).items():
+            if kind not in self.kinds:
+                return f"field kind: no rows of kind '{kind}'; this version knows {', '.join(self.kinds)}"
+            try:
+                self._lists[kind].validate_python(group)
+            except ValidationError as error:
+                return next(iter(in_words(error, group).values()))
+        return None
+
+    def known(self, cell: Fields) -> JsonObject:
+        """A cell without a `problem`, with only the fields of its types, and infinity as a number."""
+        fields = {field.alias or name for name, field in self.cell.model_fields.items()} | {"rows"}
+        rows = [
+            {name: _number(value) for name, value in row.items() if name in self.kinds[row["kind"]].model_fields}
+            for row in cell.get("rows", [])
+        ]
+        return {**{name: value for name, value in cell.items() if name in fields}, "rows": rows}
+
+    def json_schema(self) -> JsonObject:
+        """JSON Schema of the command's lines, which differ by ``kind``."""
+        models = {CELL: self.cell, **self.kinds}
+        schemas = []
+        for kind, model in models.items():
+            schema = model.model_json_schema()
+            schema["properties"]["kind"] = {"const": kind, "description": "the kind of the line"}
+            schemas.append(schema)
+        return {"oneOf": schemas}
+
+
+def by_kind(rows: Iterable[JsonObject]) -> dict[str, list[JsonObject]]:
+    """Rows in groups of one kind."""
+    groups: dict[str, list[JsonObject]] = {}
+    for row in rows:
+        groups.setdefault(row["kind"], []).append(row)
+    return groups
+
+
+def lines_of(cell: Fields) -> Iterator[JsonObject]:
+    """The lines of a cell: its rows, then the line that ends it."""
+    rows = cell["rows"]
+    for row in rows:
+        yield {**row, "key": cell["key"]}
+    own = {name: value for name, value in cell.items() if name != "rows"}
+    yield {**own, "kind": CELL, "lines": len(rows)}
+
+
+def assembled(lines: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """Cells with their ``rows``, of lines in any order of cells. Rows without an end are of a cell that was cut off.
+
+    >>> lines = [{"kind": "head", "key": "a", "head": 0}, {"kind": "cell", "key": "a"}, {"kind": "head", "key": "b"}]
+    >>> list(assembled(lines))
+    [{'kind': 'cell', 'key': 'a', 'rows': [{'kind': 'head', 'key': 'a', 'head': 0}]}]
+    """
+    waiting: dict[object, list[JsonObject]] = {}
+    for line in lines:
+        if line.get("kind", CELL) != CELL:
+            waiting.setdefault(line.get("key"), []).append(line)
+        else:
+            yield {**line, "rows": waiting.pop(line.get("key"), [])}
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The number; None if it is NaN, which a row does not have."""
+    return None if value is None or math.isnan(value) else value
