@@ -5,7 +5,6 @@ A command declares a `RowTypes`: what its cell line has beside `CellLine`, and a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,7 +71,7 @@ class CellLine(Line):
 
 
 class Row(Line):
-    """A row of a cell: its own fields. Where it stands is on the cell line with the same ``key``."""
+    """A row of a cell: its own fields. Where it stands, and the schema, are on the cell line with the same ``key``."""
 
     kind: Annotated[str, said("the kind of the row")]
     key: Annotated[Key, said("the cell that the row belongs to")]
@@ -191,23 +190,3 @@ def lines_of(cell: Fields) -> Iterator[JsonObject]:
         yield {**row, "key": cell["key"]}
     own = {name: value for name, value in cell.items() if name != "rows"}
     yield {**own, "kind": CELL, "lines": len(rows)}
-
-
-def assembled(lines: Iterable[JsonObject]) -> Iterator[JsonObject]:
-    """Cells with their ``rows``, of lines in any order of cells. Rows without an end are of a cell that was cut off.
-
-    >>> lines = [{"kind": "head", "key": "a", "head": 0}, {"kind": "cell", "key": "a"}, {"kind": "head", "key": "b"}]
-    >>> list(assembled(lines))
-    [{'kind': 'cell', 'key': 'a', 'rows': [{'kind': 'head', 'key': 'a', 'head': 0}]}]
-    """
-    waiting: dict[object, list[JsonObject]] = {}
-    for line in lines:
-        if line.get("kind", CELL) != CELL:
-            waiting.setdefault(line.get("key"), []).append(line)
-        else:
-            yield {**line, "rows": waiting.pop(line.get("key"), [])}
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """The number; None if it is NaN, which a row does not have."""
-    return None if value is None or math.isnan(value) else value

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..files import Fields, naming
-from ..frame.rows import CELL, lines_of
+from ..frame.rows import lines_of
 from .file import SCHEMA, STATUSES, encode_inf, strict_json
 
 try:
@@ -134,16 +134,16 @@ def is_record(line: bytes) -> bool:
     if not _is_object(line):
         return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
     value = json.loads(line)
-    return (type(value.get("schema")) is int or isinstance(value.get("kind"), str)) and isinstance(value.get("key"), str)
+    return isinstance(value.get("key"), str) and (type(value.get("schema")) is int or isinstance(value.get("kind"), str))
 
 
 def ends_cell(line: bytes) -> bool:
-    """Whether a line is complete and the last of its cell. Rows stand before the line of kind ``cell``.
+    """Whether a line is complete and the last of its cell. It has the schema; the rows before it do not.
 
-    >>> [ends_cell(line) for line in (b'{"key":"a","kind":"cell"}', b'{"key":"a","kind":"head"}', b'{"key":"a","ki')]
+    >>> [ends_cell(line) for line in (b'{"key":"a","schema":2}', b'{"key":"a","kind":"head"}', b'{"key":"a","sch')]
     [True, False, False]
     """
-    return _is_object(line) and json.loads(line).get("kind", CELL) == CELL
+    return _is_object(line) and "schema" in json.loads(line)
 
 
 def _lines(record: Fields) -> bytes:

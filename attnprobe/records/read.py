@@ -182,12 +182,12 @@ def _records(files: Iterable[Path]) -> Iterator[Line]:
     for path in files:
         rows: dict[object, list[JsonObject]] = {}  # of cells whose line has not come yet
         for _, number, one in _lines(path):
-            if isinstance(one, Malformed) or "kind" not in one:
-                yield path, number, one
-            elif one["kind"] == CELL:
+            if not isinstance(one, Malformed) and "schema" not in one:
+                rows.setdefault(one.get("key"), []).append(one)
+            elif not isinstance(one, Malformed) and one.get("kind") == CELL:
                 yield path, number, {**one, "rows": rows.pop(one.get("key"), [])}
             else:
-                rows.setdefault(one.get("key"), []).append(one)
+                yield path, number, one
 
 
 def _lines(path: Path) -> Iterator[Line]:
@@ -244,7 +244,7 @@ def _parsed(line: bytes | None) -> JsonObject | None:
 
 def _refusal(record: Fields) -> str:
     """The reason why an object is not of this format; empty if it is."""
-    if isinstance(record.get("kind", CELL), str) and record.get("kind", CELL) != CELL:  # the schema is the cell's
+    if "schema" not in record and isinstance(record.get("kind"), str):  # a row, whose cell has the schema
         return "" if isinstance(record.get("key"), str) else "this is no row: its key is no string"
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
