@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import UnionType
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import unknown
@@ -27,8 +27,8 @@ WIDE = ("seed",)  # may have more than 64 bits
 def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mapping[str, str]) -> DataFrame:
     """The rows of one kind, in the order of their cells; of kind ``cell`` a row for each cell.
 
-    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell without rows of heads, because
-    it was skipped or failed, has one row of kind ``head`` without a head.
+    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell without rows of heads, as one
+    that was skipped, has one row of kind ``head`` without a head.
 
     Args:
         labels: the label of each cell's source, by the cell's key.

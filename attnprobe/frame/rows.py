@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
 
 from ..files import Fields, JsonObject
 from ..records.file import decode_inf
@@ -128,8 +137,9 @@ class RowTypes:
     cell: type[CellLine] = CellLine
 
     @cached_property
-    def _lists(self) -> dict[str, TypeAdapter]:
-        return {kind: TypeAdapter(list[model]) for kind, model in self.kinds.items()}
+    def _lists(self) -> dict[str, TypeAdapter[Any]]:
+        lists: dict[str, Any] = {kind: list[model] for kind, model in self.kinds.items()}  # type: ignore
+        return {kind: TypeAdapter(rows) for kind, rows in lists.items()}
 
     def problem(self, cell: Fields) -> str | None:
         """What is wrong with a cell and its rows, in words; None if nothing is.

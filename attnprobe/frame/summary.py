@@ -28,7 +28,7 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = ()) ->
     - ``heads, windows, repeats, cells``: how many different ones, and ``values``, the number of rows with a head;
     - ``status``: the worst of the group's cells, and ``reason``, what its cells with that status say;
     - ``bad``: whether a head has bad rows that no guard replaced. ``over``: whether more than d is used, by over 5 %;
-    - ``METRIC.STAT`` for each metric and each of `STATISTICS`, and ``METRIC.STAT.fragile``, whether rounding decides it.
+    - ``METRIC.STAT`` for each metric and each of `STATISTICS`; ``METRIC.STAT.fragile``, whether rounding decides it.
 
     A value that was not measured enters no statistic. Infinity counts as the largest value. Quantiles interpolate
     linearly between order statistics. The heads and repeats of a text are not independent, so the standard error
@@ -215,6 +215,7 @@ def _states(frame: DataFrame, codes: np.ndarray, count: int) -> dict[str, Any]:
     np.logical_or.at(bad, codes, spoiled)
     reasons: list[str | None] = [None] * count
     for group in np.flatnonzero(worst > 0):
-        cells = frame[(codes == group) & (ranks == worst[group])]
-        reasons[group] = "; ".join(dict.fromkeys(cells["reason"].dropna())) or None
+        cells = frame.loc[(codes == group) & (ranks == worst[group])]
+        texts = [str(text) for text in cells["reason"].tolist() if isinstance(text, str)]
+        reasons[group] = "; ".join(dict.fromkeys(texts)) or None
     return {"status": [STATUSES[rank] for rank in worst], "reason": reasons, "bad": bad}

@@ -134,7 +134,9 @@ def is_record(line: bytes) -> bool:
     if not _is_object(line):
         return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
     value = json.loads(line)
-    return isinstance(value.get("key"), str) and (type(value.get("schema")) is int or isinstance(value.get("kind"), str))
+    return isinstance(value.get("key"), str) and (
+        type(value.get("schema")) is int or isinstance(value.get("kind"), str)
+    )
 
 
 def ends_cell(line: bytes) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from ..arguments import checked
 from ..errors import UsageError
 from ..files import MIB, Fields, JsonObject, open_regular, parse_json, read_regular, reading
-from ..frame.rows import CELL
+from ..frame.rows import CELL, RowTypes
 from ..grammar.foreign import printable_within
 from .file import SCHEMA, inputs_path, parse_shard
 
@@ -28,7 +28,7 @@ TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
 TORN = "the file ends within this line"
 NO_OBJECT = "this line is no JSON object; repair or remove it"
 KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # of a line that is damaged elsewhere
-ShapeOf = Callable[[str], "Shape | None"]
+ShapeOf = Callable[[str], "Shape | RowTypes | None"]
 R = TypeVar("R")
 Line = tuple[Path, int, "JsonObject | Malformed"]
 

@@ -110,7 +110,9 @@ class Run:
         if not isinstance(types, RowTypes):
             return frame_of({command: cells})
         labels = source_labels(cells)
-        return frame_of_cells(cells, types, kind, {cell["key"]: labels[identity(cell["source"])] or "" for cell in cells})
+        return frame_of_cells(
+            cells, types, kind, {cell["key"]: labels[identity(cell["source"])] or "" for cell in cells}
+        )
 
     def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
         """Draw one panel of a figure on an axis of matplotlib, in the caller's own style.

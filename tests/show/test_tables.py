@@ -19,7 +19,6 @@ from attnprobe.show.notes import BAD, FAILED, OVER, ROUNDING, SKIPPED
 from attnprobe.show.table import BUDGET, METHOD, Column, Computed, Table, ratio_to
 from attnprobe.show.writers.text import cell_text
 
-pytest.importorskip("attnprobe.frame.summary", reason="the statistics of frames are not there yet")
 ERROR = "output_spectral_relative"
 MEAN = Column("mean", f"{ERROR}.mean", best="smaller")
 
