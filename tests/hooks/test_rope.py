@@ -233,7 +233,9 @@ def test_a_layer_without_rope_refuses_that_of_the_model():
     ids = torch.arange(3, 3 + TOKENS)[None]
     with_rope, without = capture(model, {"input_ids": ids}).values()
     approximate("expected", with_rope.qkv(), 8, rope="model", every=4)
-    with pytest.raises(Unsupported, match="rope=model needs inputs of a model whose layer has a RoPE that is known"):
+    with pytest.raises(
+        Unsupported, match="rope=model needs inputs of a model with a RoPE that is known in layer 1; leave rope out"
+    ):
         approximate("expected", without.qkv(), 8, rope="model", every=4)
     with injected(model, "expected", 8, layer=0, rope="model", every=4):
         model(ids)

@@ -124,9 +124,10 @@ def _rotation(rope: float | str, qkv: QKV) -> tuple[Tensor, Tensor]:
     """The pairs of coordinates that RoPE turns, (2, pairs) int64, and their angles at each token, (pairs,) float64."""
     known = qkv.label.get("rope") if rope == MODEL else rope
     if known is None:
+        where = f" in layer {qkv.layer}" if "layer" in qkv.label else ""
         raise Unsupported(
-            "expected: rope=model needs inputs of a model whose layer has a RoPE that is known; leave rope out, or "
-            "name a base"
+            f"expected: rope=model needs inputs of a model with a RoPE that is known{where}; leave rope out, or name a "
+            "base"
         )
     if isinstance(known, float | int):
         if qkv.p % 2:
