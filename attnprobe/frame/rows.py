@@ -22,10 +22,9 @@ from pydantic import (
 )
 
 from ..files import Fields, JsonObject
-from ..records.file import decode_inf
+from ..records.file import CELL, decode_inf
 from ..records.shapes import Count, Facts, Key, Seed, Source, in_words, said, shallow
 
-CELL = "cell"
 HEAD = "head"
 
 

@@ -28,6 +28,7 @@ from ..files import MIB, Fields, JsonObject, naming, read_json, replacing
 from ..grammar.foreign import printable
 
 SCHEMA = 1
+CELL = "cell"  # the kind of the line that ends a cell
 # facts of a source that only name what others hash, or follow from them: they determine no result
 NAMES = (
     "model",

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from ..arguments import checked
 from ..errors import UsageError
 from ..files import MIB, Fields, JsonObject, open_regular, parse_json, read_regular, reading
-from ..frame.rows import CELL, RowTypes
 from ..grammar.foreign import printable_within
-from .file import SCHEMA, inputs_path, parse_shard
+from .file import CELL, SCHEMA, inputs_path, parse_shard
 
 if TYPE_CHECKING:
+    from ..frame.rows import RowTypes
     from .shapes import InputsRecord, Manifest, Record, Shape
 
 LONGEST = 64 * MIB  # of a line
