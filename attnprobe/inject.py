@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from .arguments import checked
 from .errors import SourceError, UsageError
 from .hooks.call import AttentionCall
-from .hooks.interface import Selection, bypassed, call_of, eager_of, put, switched
+from .hooks.interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
+from .hooks.masks import cleared
 from .hooks.rope import Rope, rope_of, ropes
 from .methods import Method, get
 from .replacement import Budget, Replacement
@@ -45,20 +46,21 @@ class _Injection:
     forwards: int = 0
     first: dict[str, int] = field(default_factory=dict)
     seen: set[tuple[int, str]] = field(default_factory=set)
-    masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
+    implementation: Callable[[nn.Module], str] = lambda module: ""
+    masks: Masks = field(default_factory=Masks)
 
     def begin(self, *_: Any) -> None:
         """A forward of the model or of a submodel begins."""
         if self.depth == 0:
             self.calls = 0
-            self.masks.clear()
+            self.masks = Masks(self.implementation)
         self.depth += 1
 
     def end(self, *_: Any) -> None:
         self.depth -= 1
         if self.depth == 0:
             self.forwards += 1
-            self.masks.clear()
+            self.masks = Masks(self.implementation)
 
     def next(self, module: nn.Module) -> tuple[str, int, int]:
         """The name of the module, 0, and the number of this call; outside a forward, of the module's first call."""
@@ -142,7 +144,7 @@ def attention_by(
     hooks = [inner.register_forward_pre_hook(injection.begin) for inner in models]
     hooks += [inner.register_forward_hook(injection.end, always_call=True) for inner in models]
     try:
-        with switched(model, NAME):
+        with switched(model, NAME) as injection.implementation:
             for module in modules:
                 _injections[module] = injection
             yield
@@ -214,12 +216,13 @@ def _injected_attention(
     if injection is None:  # another model shares the configuration and so the name of this function
         raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
     where = injection.next(module)
+    masks = injection.masks if injection.depth else Masks(injection.implementation)
+    mask, empty = masks.added(module, attention_mask, query.dtype)
     if not injection.selection.takes(where[2], where[0]):
-        own = eager_of(module)(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras)
-        return own[0], None
-    masks = injection.masks if injection.depth else None
-    call = call_of(module, query, key, value, attention_mask, scaling, extras, where, masks)
-    return injection.replacement(replace(call, rope=rope_of(injection.ropes, call))), None
+        own = eager_of(module)(module, query, key, value, mask, scaling=scaling, dropout=dropout, **extras)
+        return cleared(own[0], empty), None
+    call = call_of(module, query, key, value, mask, scaling, extras, where, masks)
+    return injection.replacement(replace(call, rope=rope_of(injection.ropes, call))).contiguous(), None
 
 
 def _registered_attention(
@@ -236,4 +239,5 @@ def _registered_attention(
     """The attention function of `register_attention`."""
     number = getattr(module, "layer_idx", None)
     where = (type(module).__name__, 0, number if isinstance(number, int) else 0)
-    return replacement(call_of(module, query, key, value, attention_mask, scaling, extras, where)), None
+    mask = Masks().added(module, attention_mask, query.dtype).numbers
+    return replacement(call_of(module, query, key, value, mask, scaling, extras, where)).contiguous(), None

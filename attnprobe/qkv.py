@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .arguments import tensor_fault
 from .errors import NotFinite, UsageError, cut
+from .grammar.foreign import first_line, message
 from .groups import as_index, repeated, shared_heads
 from .visible import Visible
 
@@ -411,13 +412,52 @@ class QKV:
             return self
         return None if self.all_queries is None else self.replace(q=self.all_queries, positions=None)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QKV:
-        """The same tensors on another device or in another dtype."""
-        q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.shared_k, self.shared_v))
-        mask = None if self.mask is None else self.mask.to(q.device)
-        queries = None if self.all_queries is None else self.all_queries.to(device=device, dtype=dtype)
-        block = self.block and self.block.to(device=device)
-        return self.replace(q=q, k=k, v=v, mask=mask, all_queries=queries, block=block)
+    def to(self, *args: Any, **kwargs: Any) -> QKV:
+        """The same inputs on another device or in another dtype: a device, a dtype, both, or a tensor that has them.
+
+        Args: as in `torch.Tensor.to`.
+
+        Raises:
+            UsageError: what torch refuses, or a dtype that is not floating point. NotFinite: a value overflows.
+
+        >>> qkv = QKV(*torch.ones(3, 1, 9, 2))
+        >>> qkv.to(torch.float64).dtype, qkv.to("cpu", torch.bfloat16).dtype, qkv.half().dtype
+        (torch.float64, torch.bfloat16, torch.float16)
+        """
+        if args and isinstance(args[0], QKV):
+            args = args[0].q, *args[1:]
+        try:
+            q = self.q.to(*args, **kwargs)
+        except (TypeError, RuntimeError, AssertionError) as error:  # torch without CUDA raises the last
+            raise UsageError(f"to: {first_line(message(error))}") from error
+        k, v = self.shared_k.to(q), self.shared_v.to(q)
+        queries = None if self.all_queries is None else self.all_queries.to(q)
+        block = self.block and self.block.to(device=q.device)
+        return self.replace(q=q, k=k, v=v, all_queries=queries, block=block)
+
+    def cpu(self) -> QKV:
+        """The same inputs on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | str | int | None = None) -> QKV:
+        """The same inputs on a CUDA device, the current one by default."""
+        return self.to("cuda" if device is None else torch.device(device))
+
+    def float(self) -> QKV:
+        """The same inputs in float32."""
+        return self.to(torch.float32)
+
+    def double(self) -> QKV:
+        """The same inputs in float64."""
+        return self.to(torch.float64)
+
+    def half(self) -> QKV:
+        """The same inputs in float16."""
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> QKV:
+        """The same inputs in bfloat16."""
+        return self.to(torch.bfloat16)
 
     def compressed(self) -> QKV:
         """The valid tokens only, without a mask; itself if it has no mask."""

@@ -220,7 +220,7 @@ def test_a_model_round_the_interface_is_refused(name):
         ("ModernBERT", "skyformer", 8, {}, "layers.1.attn: attention has a sliding window, and skyformer has no form"),
         ("Gemma 2", "skyformer", 8, {}, "it caps its scores at 2, which skyformer does not support"),
         ("GPT-OSS", "kernelized", 8, {}, "layers.0.self_attn: heads have sinks of their own, and kernelized states no"),
-        ("T5", "performer", 8, {}, "encoder.block.0.layer.0.SelfAttention: it adds a bias to its scores, which"),
+        ("T5", "performer", 8, {}, "encoder.block.0.layer.0.SelfAttention: it adds a bias to its scores, from"),
         ("BART", "linformer", 8, {}, "decoder.layers.0.self_attn: attention is causal"),
         ("BERT", "skyformer", 40, {}, "encoder.layer.0.attention.self: skyformer: d=40 exceeds"),
     ],

@@ -277,3 +277,58 @@ def test_a_part_keeps_the_numbers_of_its_kv_heads():
 def test_it_cannot_be_changed():
     with pytest.raises(AttributeError):
         make().scale = 2.0
+
+
+def _everything():
+    """Inputs with every tensor that they may have beside Q, K and V."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 4, 5, 2)
+    return QKV(q, k[:2], v[:2], causal=True, positions=torch.arange(5), sink_logits=torch.ones(4), all_queries=q)
+
+
+@pytest.mark.parametrize(
+    ("move", "dtype"),
+    [
+        (lambda x: x.to(torch.float64), torch.float64),
+        (lambda x: x.to(dtype=torch.float64), torch.float64),
+        (lambda x: x.to("cpu"), torch.float32),
+        (lambda x: x.to(device="cpu"), torch.float32),
+        (lambda x: x.to(torch.device("cpu"), torch.bfloat16), torch.bfloat16),
+        (lambda x: x.to("cpu", torch.float16, non_blocking=True), torch.float16),
+        (lambda x: x.to("cpu", dtype=torch.float64, copy=True), torch.float64),
+        (lambda x: x.to(torch.ones(1, dtype=torch.float64)), torch.float64),
+        (lambda x: x.to(x.double()), torch.float64),
+        (lambda x: x.double(), torch.float64),
+        (lambda x: x.double().float(), torch.float32),
+        (lambda x: x.half(), torch.float16),
+        (lambda x: x.bfloat16(), torch.bfloat16),
+        (lambda x: x.cpu(), torch.float32),
+    ],
+)
+def test_inputs_move_as_tensors_do(move, dtype):
+    qkv = _everything()
+    moved = move(qkv)
+    tensors = (moved.q, moved.shared_k, moved.shared_v, moved.sink_logits, moved.all_queries)
+    assert all(x.dtype == dtype and x.device.type == "cpu" for x in tensors)
+    assert torch.equal(moved.q, qkv.q.to(dtype)) and torch.equal(moved.positions, qkv.positions)
+    assert (moved.heads, moved.scale, moved.causal, moved.kv_heads) == (qkv.heads, qkv.scale, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((torch.int64,), "q: dtype torch.int64 is not one of"),
+        (("nowhere",), "to: Expected one of cpu, cuda"),
+        (([1],), r"to: to\(\) received an invalid combination of arguments"),
+    ],
+)
+def test_where_inputs_cannot_move_is_one_line(arguments, says):
+    with pytest.raises(UsageError, match=rf"^{says}") as caught:
+        _everything().to(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_cuda_cuda_is_one_line():
+    with pytest.raises(UsageError, match="^to: "):
+        _everything().cuda()

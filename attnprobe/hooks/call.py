@@ -126,7 +126,8 @@ class AttentionCall:
         A `QKV` has Q, K, V, a padding mask, a sliding window that is causal or as wide on both sides, and sinks.
         """
         if self.bias is not None:
-            return "it adds a bias to its scores"
+            low, high = self.bias.aminmax()
+            return f"it adds a bias to its scores, from {low:.4g} to {high:.4g}"
         if self.softcap is not None:
             return f"it caps its scores at {self.softcap:g}"
         if self.pattern.band and (self.cross or not (self.causal or self.pattern.symmetric)):

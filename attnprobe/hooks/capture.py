@@ -24,8 +24,9 @@ from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
 from ..operators.blocks import reach
 from .blocks import Blocks, Finished, watched
-from .call import AttentionCall, blocks
-from .interface import Selection, bypassed, call_of, eager_of, put, switched
+from .call import AttentionCall, blocks, rows_of
+from .interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
+from .masks import cleared
 from .rope import Rope, rope_of, ropes
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _captured(
 def capture_all(
     model: PreTrainedModel, inputs: Mapping[str, Any], name: str | None = None
 ) -> tuple[dict[tuple[str, int], AttentionCall], float]:
-    """All attention calls of a forward, and the distance of the model's outputs under capture from its eager outputs.
+    """All attention calls of a forward, and the distance of the model's outputs under capture from its own outputs.
 
     The distance is relative, the largest over the output tensors. It reveals a mask that never arrived at the
     interface. The verification of a single call cannot reveal it, because it uses the mask of that call.
@@ -122,9 +123,8 @@ def capture_all(
     recorder = _Recorder(name or type(model).__name__, Selection(), _names(model))
     with torch.no_grad():
         captured = _run(recorder, model, lambda: model(**inputs))
-        with switched(model, "eager", recorder.model):
-            eager = model(**inputs)
-    pairs = [(a, b) for a, b in zip(captured.to_tuple(), eager.to_tuple(), strict=True) if isinstance(a, Tensor)]
+        own = model(**inputs)
+    pairs = [(a, b) for a, b in zip(captured.to_tuple(), own.to_tuple(), strict=True) if isinstance(a, Tensor)]
     distances = [float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-300)) for a, b in pairs]
     return recorder.by_name(), max(distances)
 
@@ -175,7 +175,7 @@ class _Recorder:
     by_module: dict[str, int] = field(default_factory=dict)
     seen: list[tuple[int, str]] = field(default_factory=list)
     captured: dict[int, AttentionCall] = field(default_factory=dict)
-    masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
+    masks: Masks = field(default_factory=Masks)
     blocks: Blocks | None = None
     exact: bool = False
     first: int = 0  # of the tokens that are verified
@@ -217,7 +217,8 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     put(NAME, _attention)
     token = _active.set(recorder)
     try:
-        with switched(model, NAME, recorder.model), torch.no_grad():
+        with switched(model, NAME, recorder.model) as implementation, torch.no_grad():
+            recorder.masks = Masks(implementation)
             result = forward()
     except Finished:
         pass
@@ -246,10 +247,11 @@ def _attention(
     """The function that transformers calls: query (b, h, n, p), key and value (b, h_kv, n, ·), mask (b, 1, n, n)."""
     recorder = _active.get()
     eager = eager_of(module)
+    mask, empty = (Masks() if recorder is None else recorder.masks).added(module, attention_mask, query.dtype)
 
     def rows(index: slice | Tensor) -> Tensor:
         """The model's own attention of some query rows, (b, rows, h, p_v)."""
-        end = _end(attention_mask, query.shape[2], key.shape[2], index)
+        end = _end(mask, query.shape[2], key.shape[2], index)
 
         def cut(x: Any) -> Any:
             """The query rows and first keys of a tensor shaped like scores; anything else unchanged."""
@@ -257,8 +259,8 @@ def _attention(
             return x[..., index, :end] if scores else x
 
         extras = {name: cut(extra) for name, extra in kwargs.items()}
-        arguments = (module, query[:, :, index], key[:, :, :end], value[:, :, :end], cut(attention_mask))
-        return eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0]
+        arguments = (module, query[:, :, index], key[:, :, :end], value[:, :, :end], cut(mask))
+        return cleared(eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0], rows_of(empty, index))
 
     path, call, number = ("", 0, -1) if recorder is None else recorder.next(module)
     if recorder is not None and recorder.blocks is not None and number - 1 == recorder.blocks.until:
@@ -274,9 +276,7 @@ def _attention(
         if recorder.keys is not None:
             recorder.keys(number, module, key)
         if recorder.selection.takes(number, path):
-            captured = call_of(
-                module, query, key, value, attention_mask, scaling, kwargs, (path, call, number), recorder.masks
-            )
+            captured = call_of(module, query, key, value, mask, scaling, kwargs, (path, call, number), recorder.masks)
             if recorder.plain:
                 _check_plain(recorder, captured)
             own = output
@@ -373,8 +373,5 @@ def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
     last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
     end = reach(last - 1, n_k)
     later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
-    if mask.dtype == torch.bool:
-        causal = not bool(later.any()) and bool(own.all())
-    else:
-        causal = bool((later <= torch.finfo(mask.dtype).min).all()) and bool((own == 0).all())
+    causal = bool((later <= torch.finfo(mask.dtype).min).all()) and bool((own == 0).all())
     return end if causal else n_k

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from ..errors import SourceError, UsageError
 from ..grammar.lists import numbers
 from .call import AttentionCall
-from .masks import Pattern, pattern_of, split_mask
+from .masks import Added, Pattern, added, pattern_of, split_mask
+from .weightless import hide_weightless
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,10 +40,10 @@ def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
 
 
 @contextmanager
-def switched(model: PreTrainedModel, name: str, called: str | None = None) -> Iterator[None]:
+def switched(model: PreTrainedModel, name: str, called: str | None = None) -> Iterator[Callable[[nn.Module], str]]:
     """A context in which the function that is registered as ``name`` gets a model's attention calls.
 
-    ``called`` is the model's name in messages.
+    ``called`` is the model's name in messages. The context gives the name of a module's own implementation.
 
     Raises:
         SourceError: the model does not use the interface.
@@ -56,7 +58,12 @@ def switched(model: PreTrainedModel, name: str, called: str | None = None) -> It
     try:
         if model.config._attn_implementation != name:
             raise bypassed(model, called)
-        yield
+
+        def own(module: nn.Module) -> str:
+            config = getattr(module, "config", model.config)
+            return before[id(config) if id(config) in before else id(model.config)][1]
+
+        yield own
     finally:
         _restore(before)
 
@@ -196,22 +203,28 @@ def call_of(
     scaling: float | None,
     extras: Mapping[str, Any],
     where: tuple[str, int, int],
-    masks: dict[tuple[int, bool], tuple[Any, ...]] | None = None,
+    masks: Masks | None = None,
 ) -> AttentionCall:
     """The attention call that transformers hands over, not yet verified. ``where`` is its module, call and number.
 
-    ``masks`` caches the analysis of a mask, because models pass one tensor to all layers.
+    Args:
+        mask: the numbers of `Masks.added`, which are added to the scores. masks: those of the forward.
     """
     path, call, number = where
-    visible, bias, pattern, cross = _mask_of(module, path, query, key, mask, {} if masks is None else masks)
-    position = extras.get("position_bias")
+    n_q, n_k = query.shape[2], key.shape[2]
+    stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
+    visible, bias, pattern = (masks or Masks()).split(mask, (len(query), n_q, n_k), stated)
+    position, softcap = extras.get("position_bias"), extras.get("softcap")
     if position is not None:
         bias = position if bias is None else bias + position
-        bias = bias if bool((bias != 0).any()) else None
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if bias is not None:
+        seen, bias = hide_weightless(visible, bias, query, key, scale, softcap)
+        pattern = pattern if seen is visible else pattern_of(seen, stated)
+        visible = seen
     sinks = extras.get("s_aux")
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
     sinks = None if sinks is None else sinks.clone()  # a parameter moves with its model, and training changes it
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return AttentionCall(
         path,
         call,
@@ -223,28 +236,42 @@ def call_of(
         scale,
         visible,
         bias,
-        extras.get("softcap"),
+        softcap,
         sinks,
         pattern,
-        cross,
+        is_cross(module, path, n_q, n_k, pattern.causal or pattern.band),
         extras.get("sliding_window"),
     )
 
 
-def _mask_of(
-    module: torch.nn.Module,
-    path: str,
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    masks: dict[tuple[int, bool], tuple[Any, ...]],
-) -> tuple[Tensor | None, Tensor | None, Pattern, bool]:
-    """The visible keys and the bias of a mask, its pattern, and whether the call is cross attention."""
-    n_q, n_k = query.shape[2], key.shape[2]
-    stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
-    if (id(mask), stated) not in masks:
-        visible, bias = split_mask(mask, (query.shape[0], n_q, n_k))
-        masks[id(mask), stated] = (visible, bias, pattern_of(visible, stated), mask)  # a reference keeps the id unique
-    visible, bias, pattern, _ = masks[id(mask), stated]
-    cross = is_cross(module, path, n_q, n_k, pattern.causal or pattern.band)
-    return visible, bias, pattern, cross
+@dataclass
+class Masks:
+    """The masks of a forward, each read once, because models pass one tensor to all layers.
+
+    Attributes:
+        implementation: the name of a module's own implementation of attention, by which a bool mask is read.
+    """
+
+    implementation: Callable[[nn.Module], str] = lambda module: ""
+    _added: dict[tuple[int, str, torch.dtype], tuple[Tensor, Added]] = field(default_factory=dict)
+    _split: dict[tuple[int, bool], tuple[Tensor | None, Tensor | None, Tensor | None, Pattern]] = field(
+        default_factory=dict
+    )
+
+    def added(self, module: nn.Module, mask: Tensor | None, dtype: torch.dtype) -> Added:
+        """The mask that a module gets, in numbers, see `attnprobe.hooks.masks.added`."""
+        if mask is None:
+            return Added(mask)
+        own = self.implementation(module)
+        if (id(mask), own, dtype) not in self._added:
+            self._added[id(mask), own, dtype] = mask, added(mask, own, dtype)  # a reference keeps the id unique
+        return self._added[id(mask), own, dtype][1]
+
+    def split(
+        self, mask: Tensor | None, sizes: tuple[int, int, int], cross: bool
+    ) -> tuple[Tensor | None, Tensor | None, Pattern]:
+        """The visible keys, the bias and the pattern of a mask in numbers, see `split_mask` and `pattern_of`."""
+        if (id(mask), cross) not in self._split:
+            visible, bias = split_mask(mask, sizes)
+            self._split[id(mask), cross] = mask, visible, bias, pattern_of(visible, cross)
+        return self._split[id(mask), cross][1:]

@@ -1,11 +1,13 @@
 """Recognises the form of an attention mask from its values: padding, causal, a sliding window.
 
-A mask has numbers that are added to the scores. Numbers near the most negative one hide a key; others are a bias.
+A mask has numbers that are added to the scores. Numbers near the most negative one hide a key. Others are a bias, which
+hides the keys that it leaves no weight (see `attnprobe.hooks.weightless`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,22 +66,62 @@ class Pattern:
 FULL = Pattern()
 
 
+class Added(NamedTuple):
+    """A mask as eager attention takes it.
+
+    Attributes:
+        numbers: added to the scores; None for no mask.
+        empty: the queries that see no key, (b, 1 or h, n_q or 1, 1): their output is 0. None: each sees a key, or eager
+            attention gives its output, as for numbers that are all the most negative one.
+    """
+
+    numbers: Tensor | None
+    empty: Tensor | None = None
+
+
+def added(mask: Tensor | None, implementation: str, dtype: torch.dtype) -> Added:
+    """A mask in numbers, as the model's own implementation of attention reads it.
+
+    A bool mask is true where a key is visible, and -∞ hides a key. A query without a visible key has the output 0. A
+    model whose own implementation is eager adds a bool mask to the scores as 0 and 1, as it adds whole numbers, and has
+    no output where all numbers of a row are -∞.
+    """
+    if mask is None:
+        return Added(None)
+    is_bool = mask.dtype == torch.bool
+    numbers = mask if mask.is_floating_point() else mask.to(dtype)
+    if implementation == "eager":
+        return Added(numbers)
+    visible = mask if is_bool else ~numbers.isneginf()
+    if not is_bool and bool(visible.all()):
+        return Added(numbers)
+    shown = torch.zeros_like(numbers) if is_bool else numbers
+    empty = ~visible.any(-1, keepdim=True)
+    return Added(shown.masked_fill(~visible, torch.finfo(numbers.dtype).min), empty if bool(empty.any()) else None)
+
+
+def cleared(output: Tensor, empty: Tensor | None) -> Tensor:
+    """The output (b, n_q, h, p_v) with 0 for the empty queries of `Added`."""
+    return output if empty is None else output.masked_fill(empty.transpose(1, 2), 0.0)
+
+
 def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor | None, Tensor | None]:
     """The visible keys of each query (bool) and the bias of their scores, each (b, 1 or h, n_q, n_k) or None.
 
     Args:
-        mask: the model's mask, additive or bool, of any shape that broadcasts. sizes: b, n_q, n_k.
+        mask: numbers that are added to the scores, of any shape that broadcasts. sizes: b, n_q, n_k.
     """
     if mask is None:
         return None, None
+    visible = mask > torch.finfo(mask.dtype).min / 2
+    bias = None if torch.equal(visible, mask == 0) else mask.masked_fill(~visible, 0)
+    return of_all(visible, sizes), bias
+
+
+def of_all(visible: Tensor, sizes: tuple[int, int, int]) -> Tensor | None:
+    """The visible keys (b, 1 or h, n_q, n_k) of a mask that broadcasts; None if all are visible."""
     b, n_q, n_k = sizes
-    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    bias = None
-    if mask.dtype != torch.bool and not torch.equal(visible, mask == 0):
-        bias = mask.masked_fill(~visible, 0)
-    if bool(visible.all()):
-        return None, bias
-    return visible.expand(b, visible.shape[1], n_q, n_k), bias
+    return None if bool(visible.all()) else visible.expand(b, visible.shape[1], n_q, n_k)
 
 
 def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:

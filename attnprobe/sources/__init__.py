@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ..arguments import checked
 from ..block import Block
@@ -20,7 +21,7 @@ from .packaged import packaged_weights
 from .random import RandomSource
 from .save import save_qkv
 from .scaled import scaled, scaled_inputs
-from .spec import Source, SourceSpec, choose_device
+from .spec import Source, SourceSpec, as_text, choose_device
 from .surveying import survey
 
 __all__ = [
@@ -48,30 +49,30 @@ __all__ = [
 
 @checked()
 def load_qkv(
-    model: str | None = None,
+    model: str | Path | None = None,
     weights: str = "pretrained",
-    text: str | None = None,
+    text: str | Path | None = None,
     n: int | None = None,
     layer: int = 0,
     *,
     window: int = 0,
     weights_seed: int = 0,
     split: str = "test",
-    tokenizer: str | None = None,
+    tokenizer: str | Path | None = None,
     positions: str = "segment",
     device: str = "auto",
     dtype: str = "float32",
     strict: bool = False,
-    qkv: str | None = None,
+    qkv: str | Path | None = None,
     cache: bool = True,
-    queries: str | None = None,
+    queries: str | Path | None = None,
     notify: Callable[[str], None] = note,
 ) -> QKV:
     """Q, K, V of ``n`` tokens at one layer of a model that reads a text, or from a file.
 
     Args:
         model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv, cache, queries: see
-            `SourceSpec`.
+            `SourceSpec`. A name of a file or directory may be a `Path`.
         n: the number of tokens; None is 512, or all of a ``qkv`` file.
         layer: the layer, from 0.
         window: the index of the text window of ``n`` tokens, from 0.
@@ -92,19 +93,19 @@ def load_qkv(
     (torch.Size([12, 64, 64]), 0.125, 'initialized')
     """
     spec = SourceSpec(
-        model=model,
+        model=as_text(model),
         weights=weights,
         weights_seed=weights_seed,
-        text=text,
+        text=as_text(text),
         split=split,
-        tokenizer=tokenizer,
+        tokenizer=as_text(tokenizer),
         positions=positions,
         device=device,
         dtype=dtype,
         strict=strict,
-        qkv=qkv,
+        qkv=as_text(qkv),
         cache=cache,
-        queries=queries,
+        queries=as_text(queries),
     )
     source = resolve(spec, notify=notify)
     return source.qkv(source.default_n if n is None else n, [layer], window)[layer]

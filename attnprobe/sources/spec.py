@@ -24,6 +24,11 @@ NAMES = ("model", "text", "tokenizer", "qkv", "queries")  # fields that may be a
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
+def as_text(name: str | PurePath | None) -> str | None:
+    """A name that may be a path, as text; anything else as it is."""
+    return os.fspath(name) if issubclass(type(name), PurePath) else name  # type: ignore[return-value,type-var]
+
+
 @dataclass(frozen=True)
 class SourceSpec:
     """The origin of Q, K, V. ``None`` is the default, which may fall back to a substitute unless `strict`.
@@ -66,8 +71,7 @@ class SourceSpec:
 
     def __post_init__(self) -> None:
         for what in NAMES:
-            if issubclass(type(named := getattr(self, what)), PurePath):
-                object.__setattr__(self, what, os.fspath(named))
+            object.__setattr__(self, what, as_text(getattr(self, what)))
         check_fields(self)
         for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES), ("split", SPLITS)):
             if getattr(self, what) not in choices:

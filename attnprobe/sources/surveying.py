@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ COLUMNS = ("layer", "module", "class", "heads", "kv", "p", "scale", "mask", "del
 
 
 @checked()
-def survey(name: str, weights: str = "pretrained") -> list[str]:
+def survey(name: str | Path, weights: str = "pretrained") -> list[str]:
     """Lines about every attention call of a model, from one forward over 32 tokens (or one image).
 
     ``mask`` is the mask of that input; a window wider than the input comes from the model's configuration. ``delta`` is
@@ -34,6 +35,7 @@ def survey(name: str, weights: str = "pretrained") -> list[str]:
     Raises:
         SourceError: the model is missing, bypasses transformers' attention interface, or reads neither text nor images.
     """
+    name = str(name)
     model = open_model(name, weights)
     calls, difference = capture_all(model, example(model, name), name)
     rows = [COLUMNS, *(_row(call) for call in calls.values())]

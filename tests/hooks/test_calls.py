@@ -41,10 +41,8 @@ def test_some_queries_of_a_call_keep_the_others_beside_them():
     assert torch.equal(whole.at(index).qkv().all_queries, whole.q[0])
 
 
-def test_a_bool_mask_has_no_bias():
+def test_a_mask_of_the_most_negative_number_has_no_bias():
     causal = torch.ones(1, 1, 3, 3, dtype=torch.bool).tril()
-    visible, bias = split_mask(causal, (1, 3, 3))
-    assert torch.equal(visible, causal) and bias is None
     added = torch.zeros(1, 1, 3, 3).masked_fill(~causal, torch.finfo(torch.float32).min)
     assert torch.equal(split_mask(added, (1, 3, 3))[0], causal) and split_mask(added, (1, 3, 3))[1] is None
     added[..., 2, 1] = 0.25
@@ -53,11 +51,12 @@ def test_a_bool_mask_has_no_bias():
 
 def test_only_a_mask_of_all_pairs_hides_later_keys(monkeypatch):
     monkeypatch.setattr("attnprobe.operators.blocks.KEYS", 1)
-    causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
+    hidden = torch.finfo(torch.float32).min
+    causal = torch.zeros(1, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), hidden)
     assert _end(causal, 4, 4, slice(0, 2)) == 2
     deaf = causal.clone()
-    deaf[..., 1, 1] = False
-    assert _end(~causal, 4, 4, slice(0, 2)) == _end(deaf, 4, 4, slice(0, 2)) == 4
+    deaf[..., 1, 1] = hidden
+    assert _end(causal.mT, 4, 4, slice(0, 2)) == _end(deaf, 4, 4, slice(0, 2)) == 4
     assert _end(causal[0], 4, 4, slice(0, 2)) == _end(causal[..., :1], 4, 4, slice(0, 2)) == 4
     sees = torch.zeros(1, 1, 4, 4)
     assert _end(sees, 4, 4, slice(0, 2)) == 4

@@ -7,7 +7,8 @@ that a seeded draw replaces by its mask token. A model has a head if its weights
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -123,18 +124,32 @@ class LanguageModel:
 
     def _run(self, inputs: Mapping[str, Any], last: int | None = None) -> tuple[Tensor, Tensor | None]:
         """The last hidden states and the logits of a forward; at least those of the ``last`` tokens."""
-        states: list[Tensor] = []
-        inner = self.model.base_model
-        hook = inner.register_forward_hook(lambda _, __, output: states.append(output[0]))
-        accepted = inspect.signature(self.model.base_model.forward).parameters
+        accepted = inspect.signature(self.model.forward).parameters
         given = {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
-        if last is not None and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+        if last is not None and "logits_to_keep" in accepted:
             given["logits_to_keep"] = last  # all of a long prompt may take longer than its layers
-        try:
+        with _bodies(self.model) as states:
             output = self.model(**given)
-        finally:
-            hook.remove()
         return states[-1], output.logits if self.kind is not None else None
+
+
+@contextmanager
+def _bodies(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """A context with the last hidden states of each model inside ``model`` that has run, the body of its head last.
+
+    A head calls a body, not always the `base_model`: OPT's calls the decoder inside it.
+    """
+    from transformers import PreTrainedModel
+
+    inside = [module for module in model.modules() if isinstance(module, PreTrainedModel) and module is not model]
+    bodies = [model] if model.base_model is model else inside  # a model without a head is its own
+    states: list[Tensor] = []
+    hooks = [body.register_forward_hook(lambda _, __, output: states.append(output[0])) for body in bodies]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def open_language_model(source: ModelSource, dtype: str = "float32") -> LanguageModel:
