@@ -1,7 +1,8 @@
-"""The tables of ``attnprobe error``: errors of heads, row metrics (``--rows``), kernels, inputs."""
+"""The tables and figures of ``attnprobe error``: errors of heads, row metrics (``--rows``), kernels, inputs."""
 
 from __future__ import annotations
 
+from ..figure import Figure, Guide
 from ..table import BUDGET, KEY, METHOD, Column, Table, ratio_to
 from .inputs import INPUTS, repeated
 
@@ -101,3 +102,60 @@ KERNELS = Table(
     ),
 )
 TABLES = (HEADS, ROWS, KERNELS, INPUTS)
+FIGURES = (
+    Figure(
+        "errors",
+        "Error against the budget",
+        x="d",
+        y=ERROR,
+        marks=("band p10 p90", "line", "point", "tick max"),
+        columns=("layer",),
+        log=("d", ERROR),
+        rows="requested",
+        yardsticks="method == 'vmean'",
+        caption="Relative error of the output against the budget d, over heads, windows and repeats.",
+    ),
+    Figure(
+        "ranking",
+        "Error of each method, best first",
+        x=ERROR,
+        y="name",
+        marks=("bar p10 p90", "point", "tick max"),
+        shade="d",
+        columns=("layer",),
+        log=(ERROR,),
+        rows="requested",
+        yardsticks="method == 'vmean'",
+        best_first=True,
+        caption="Relative error of the output at each budget, over heads, windows and repeats.",
+    ),
+    Figure(
+        "heads",
+        "Error head by head",
+        x="head",
+        y="name",
+        value=ERROR,
+        marks=("cell",),
+        lines=("layer",),
+        columns=("d",),
+        log=(ERROR,),
+        rows="requested or method == 'vmean'",
+        best_first=True,
+        caption="Relative error of the output of each head: mean over windows and repeats.",
+    ),
+    Figure(
+        "cost",
+        "Error against entries visited",
+        x="visited_fraction",
+        y=ERROR,
+        marks=("line", "point"),
+        points=("d",),
+        size="d",
+        columns=(),
+        log=("visited_fraction", ERROR),
+        rows="requested",
+        yardsticks="method == 'vmean'",
+        guides=(Guide("x", "exact attention", 1.0),),
+        caption="Relative error of the output against the share of the matrix's entries that a method visits: medians.",
+    ),
+)

@@ -1,0 +1,264 @@
+"""The one renderer of figures: a `Sheet` is one figure of matplotlib with some panels.
+
+`attnprobe.show.figure.draw` and `sheets` call it. `points` has what panels show, `marks` draws it, and `looks` has how
+it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure as Drawn
+from matplotlib.ticker import FixedLocator
+
+from ..frame.metric import METRICS
+from .figure import Figure
+from .looks import MAP, PAGE, TITLES, Look, grows, label_of, looks_of, set_ticks, styled, text_of
+from .marks import Brush, Legend, cells
+from .points import Data, Panel, Rows, ends_of, one_panel
+
+INCH = 72  # points
+NARROWEST = 13  # times the size of type: the least width of a panel
+LOWEST = 9  # times the size of type: the least height of a panel
+TALL = 13  # times the size of type: the height of one of several lines of panels
+LINE = 1.6  # times the size of type: the height of a word's line
+DECADES = 4  # of a scale of colours, at most
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A figure's data and panels, and the looks of its series."""
+
+    data: Data
+    looks: dict[Any, Look]
+    panels: Sequence[Panel]
+
+
+def prepared(frame: Rows, figure: Figure, methods: Rows | None, overlay: Rows | None) -> Prepared:
+    """The panels of a figure; none if the frame has nothing for it."""
+    data = Data(frame, figure, overlay)
+    if not len(data.rows):
+        return Prepared(data, {}, [])
+    known = (frame if methods is None else methods).query("method.notna() and not reference")
+    facts = known[["name", "method", "options", "family"]].drop_duplicates().fillna("").astype(str).to_numpy()
+    named = [(name, f"{method}:{options}".rstrip(":"), family) for name, method, options, family in facts]
+    others = [(name, str(name), "") for name in data.names if name not in {name for name, *_ in named}]
+    return Prepared(data, looks_of([*named, *others]), data.panels)
+
+
+def parted(plot: Prepared, style: str) -> list[Sequence[Panel]]:
+    """The panels of each sheet in a style."""
+    if not plot.panels:
+        return []
+    with styled(style):
+        width, height = rcParams["figure.figsize"]
+        size = rcParams["font.size"] / INCH
+        across = across_of(plot.data, plot.panels, width)
+        tall = height_of(plot.data, plot.panels, width / across)
+        shortest = 0.7 * tall if plot.data.figure.value or plot.data.sideways else LOWEST * size
+        room, least = (PAGE, tall) if grows(style) else (height, min(tall, shortest))
+        most = across * max(1, int((room - 6 * size) / least))
+    return [plot.panels[start : start + most] for start in range(0, len(plot.panels), most)]
+
+
+def across_of(data: Data, panels: Sequence[Panel], width: float) -> int:
+    """How many panels stand side by side: those of a line, if they have room."""
+    size = rcParams["font.size"] / INCH
+    least, beside = NARROWEST * size, 0.0
+    if data.figure.value:
+        least, beside = 0.45 * least, 10 * size
+    room = max(1, int((width - beside) / least))
+    lines = len({panel.line for panel in panels})
+    columns = len({panel.column for panel in panels})
+    wanted = columns if 1 < columns < len(panels) and lines > 1 else len(panels)
+    return -(-wanted // -(-wanted // room))
+
+
+def height_of(data: Data, panels: Sequence[Panel], width: float) -> float:
+    """The height of a line of panels, in inches."""
+    size, figure = rcParams["font.size"] / INCH, data.figure
+    if figure.square:
+        return 0.9 * width
+    column = str(figure.y)
+    if figure.value or data.sideways:
+        return size * (LINE * len(data.words(column)) * (1.0 if len(data.shades) < 3 else 1.4) + 1.5)
+    return size * TALL
+
+
+class Sheet:
+    """Some panels of a figure on one figure of matplotlib."""
+
+    def __init__(self, plot: Prepared, panels: Sequence[Panel], style: str, ax: Any = None) -> None:
+        self.plot, self.panels, self.style, self.ax = plot, panels, style, ax
+        self.data, self.figure = plot.data, plot.data.figure
+        self.legend = Legend()
+        self.norm = self._norm() if self.figure.value else None
+
+    def drawn(self) -> Drawn:
+        """Draw the panels.
+
+        Raises:
+            UsageError: an axis for several panels.
+        """
+        if self.ax is not None:
+            one_panel(self.panels)
+            self._fill([self.ax], 1)
+            self.ax.set(**dict(zip(("xlabel", "ylabel"), self._names(), strict=True)))
+            entries = self.legend.entries(self.data.names, self.figure.note)
+            if entries:
+                self.ax.legend(entries.values(), entries.keys(), fontsize="small")
+            return self.ax.figure
+        with styled(self.style):
+            width = rcParams["figure.figsize"][0]
+            across = across_of(self.data, self.panels, width)
+            lines = -(-len(self.panels) // across)
+            drawn = Drawn(layout="constrained")
+            FigureCanvasAgg(drawn)
+            axes = drawn.subplots(lines, across, squeeze=False).ravel().tolist()
+            self._fill(axes, across)
+            self._finish(drawn, lines, across)
+        return drawn
+
+    def _fill(self, axes: Sequence[Any], across: int) -> None:
+        for axis in axes[len(self.panels) :]:
+            axis.remove()
+        axes = axes[: len(self.panels)]
+        for number, (axis, panel) in enumerate(zip(axes, self.panels, strict=True)):
+            if self.norm:
+                cells(axis, self.data, panel, self.norm, self.legend)
+            else:
+                brush = Brush(axis, self.data, panel, self.plot.looks, self.legend)
+                self._scale(axis, panel, brush)
+                brush.draw()
+            self._title(axis, panel, number, across)
+        if self.norm:
+            self._bar(axes, self.norm)
+
+    def _finish(self, drawn: Any, lines: int, across: int) -> None:
+        """The height that the panels need, and around them the names of the axes, the legend, the title of a slide."""
+        width, height = rcParams["figure.figsize"]
+        size = rcParams["font.size"] / INCH
+        drawn.set_size_inches(width, height)
+        entries = self.legend.entries(self.data.names, self.figure.note)
+        below = _place(drawn, entries, width) + 0.3 * size if entries else 0.0
+        x, y = self._names()
+        bottom, top = below + (LINE * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
+        if grows(self.style):
+            tall = lines * (height_of(self.data, self.panels, width / across) + LINE * size) + bottom + 1.5 * size
+            height = max(tall, height) if len(self.panels) == 1 and not self.norm else tall
+            drawn.set_size_inches(width, height)
+        look = {"fontsize": rcParams["axes.labelsize"]}
+        label = drawn.text(0.0, (bottom + height - top) / 2 / height, y, rotation=90, ha="left", va="center", **look)
+        if label.get_window_extent(drawn.canvas.get_renderer()).height > 0.9 * (height - bottom - top) * drawn.dpi:
+            label.set_text(y.replace("  ", "\n", 1))
+        left = y and label.get_window_extent(drawn.canvas.get_renderer()).width / drawn.dpi / width
+        drawn.text(0.5 + float(left or 0.0) / 2, below / height, x, ha="center", va="bottom", **look)
+        if top:
+            drawn.suptitle(self.figure.title, x=0.01, ha="left")
+        rect = (left or 0.0, bottom / height, 1 - (left or 0.0), 1 - bottom / height)
+        drawn.get_layout_engine().set(rect=rect)
+
+    def _norm(self) -> Normalize:
+        """The scale of colours of all sheets: at most `DECADES` of a logarithmic one."""
+        values = np.concatenate([panel.points["value"].to_numpy(float) for panel in self.plot.panels])
+        is_log = self.figure.value in self.figure.log
+        low, high = ends_of(values, is_log)
+        return LogNorm(max(low, high / 10.0**DECADES), high, clip=True) if is_log else Normalize(low, high, clip=True)
+
+    def _scale(self, axis: Any, panel: Panel, brush: Brush) -> None:
+        """The scales, limits and ticks of a panel."""
+        sides = ("y", "x") if self.data.sideways else ("x", "y")
+        for side, column, ends in zip(sides, (panel.along, panel.measured), (brush.along, brush.values), strict=True):
+            one, limit = getattr(axis, f"{side}axis"), getattr(axis, f"set_{side}lim")
+            if column == panel.along and self.data.is_words(column):
+                words = self.data.words(column)
+                one.set_major_locator(FixedLocator(range(len(words))))
+                one.set_ticklabels([text_of(TITLES.get(word, word)) for word in words])
+                axis.tick_params(axis=side, length=0)
+                axis.grid(False, axis=side)
+                limit(*(reversed(ends) if side == "y" else ends))
+                continue
+            is_log = column in self.figure.log
+            getattr(axis, f"set_{side}scale")("log" if is_log else "linear")
+            limit(*ends)
+            values = (
+                self.data.rows[column].dropna().unique() if column == panel.along and column in panel.points else ()
+            )
+            set_ticks(one, ends, is_log, sorted(values))
+
+    # -- words
+
+    def _title(self, axis: Any, panel: Panel, number: int, across: int) -> None:
+        """The title of a panel; in a full grid, lines and columns are named once."""
+        lines = len({other.line for other in self.panels})
+        several = not self.data.sideways and len({other.measured for other in self.plot.panels}) > 1
+        full = 1 < lines < len(self.panels) == lines * across == lines * len({p.column for p in self.panels})
+        beside = METRICS[panel.measured].tex if several and panel.measured in METRICS else ""
+        if full:
+            axis.set_title(_words(panel.column) if number < across else "")
+            line = _words(panel.line) if number % across == 0 else ""
+            axis.set_ylabel("\n".join(filter(None, [line, beside])))
+        else:
+            axis.set_title(_words((*panel.line, *panel.column)))
+            axis.set_ylabel(beside)
+        if "x" in self.figure.shared and not self.figure.square:
+            axis.tick_params(labelbottom=number + across >= len(self.panels))
+        if self.norm or ("y" in self.figure.shared and not several):
+            axis.tick_params(labelleft=number % across == 0)
+
+    def _names(self) -> tuple[str, str]:
+        """The names of the axes; of heat maps, y has one if it is a number."""
+        first = self.panels[0]
+        several = len({panel.measured for panel in self.plot.panels}) > 1
+        x, y = (first.measured, "") if self.data.sideways else (first.along, "" if several else first.measured)
+        if self.norm:
+            y = str(self.figure.y) if str(self.figure.y) in METRICS else ""
+        return ("", "") if self.figure.square else (label_of(x), label_of(y) if y else "")
+
+    def _bar(self, axes: Sequence[Any], norm: Normalize) -> None:
+        """The scale of colours."""
+        look = {"extend": "both", "pad": 0.02, "aspect": 25}
+        bar = axes[0].figure.colorbar(ScalarMappable(norm, MAP), ax=[*axes], label=label_of(self.figure.value), **look)
+        set_ticks(bar.ax.yaxis, (float(norm.vmin or 0.0), float(norm.vmax or 1.0)), isinstance(norm, LogNorm))
+
+
+def _words(place: Sequence[tuple[str, Any]]) -> str:
+    """What a panel's title says of its place.
+
+    >>> _words([("layer", 0), ("d", 16), ("family", "sketch")])
+    'layer 0, $d$ = 16, sketch'
+    """
+    parts = []
+    for name, value in place:
+        metric = METRICS.get(name)
+        if name == "group":
+            continue
+        if name == "measured":
+            parts.append(METRICS[value].title if value in METRICS else str(value))
+        elif isinstance(value, str):
+            parts.append(text_of(TITLES.get(value, value)))
+        else:
+            parts.append(
+                f"{name} {text_of(value)}"
+                if metric and metric.tex == name
+                else f"{metric.tex if metric else name} = {text_of(value)}"
+            )
+    return ", ".join(parts)
+
+
+def _place(drawn: Any, entries: dict[str, Any], width: float) -> float:
+    """Put the legend below the panels, in as many columns as fit; returns its height in inches."""
+    for columns in range(min(6, len(entries)), 0, -1):
+        legend = drawn.legend(entries.values(), entries.keys(), loc="lower center", ncols=columns, borderaxespad=0.2)
+        box = legend.get_window_extent(drawn.canvas.get_renderer())
+        if box.width <= 0.98 * width * drawn.dpi or columns == 1:
+            return box.height / drawn.dpi
+        legend.remove()
+    return 0.0

@@ -1,0 +1,208 @@
+"""Figures as data: a `Figure` is a query of a frame, axes and marks; `draw` makes matplotlib's figure of it.
+
+A catalogue, ``show/catalogue/COMMAND.py``, declares the figures of a command. A further figure is one `Figure`:
+
+    Figure("errors", "Error against the budget", x="d", y="output_spectral_relative", marks=("band p10 p90", "line"))
+
+`sheets` draws all panels, on several figures where one has no room for them; `save` writes a figure's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..frame.summary import STATISTICS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
+    from pandas import DataFrame
+
+INTERVAL = ("low95", "high95")  # the ends of the 95 % interval of a mean, by Student's t over windows
+MARKS = {  # and the number of their statistics or columns
+    "line": 0,  # joins the points of a series
+    "point": 0,
+    "band": 2,  # the area between two statistics
+    "bar": 2,  # a thin line between two statistics, or between two columns of each row
+    "tick": 1,  # a short line across at a statistic
+    "stack": 0,  # bars that count rows, one colour above the other
+    "cell": 0,  # a cell of a heat map
+    "number": 0,  # the value, written into the cell
+}
+EACH = "each row"  # in `Figure.points`: every row of the frame is a point
+FLAGS = {"bad": "hollow: bad rows", "over": "half filled: uses more than d"}  # of `summary`; see `looks.FLAGGED`
+WHERE = ("source", "weights", "scale_inputs", "n", "target")  # rows that differ here are never in one panel
+NOTES = ("", "correlation", "exponent")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A thin line to compare with.
+
+    Attributes:
+        axis: ``x`` or ``y``: a line at a value of that axis. ``equal``: where x and y are equal. ``level``: at each
+            value of the axis of slots, the value that the column ``at`` has there.
+        label: its words in the legend.
+    """
+
+    axis: str
+    label: str
+    at: float | str = 0.0
+
+    def __post_init__(self) -> None:
+        if self.axis not in ("x", "y", "equal", "level"):
+            raise ValueError(f"guide {self.label!r} has the axis {self.axis!r}, which is none of x, y, equal, level")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Attributes:
+        name: the figure's name on the command line, and the stem of its files. title: its title on a slide.
+        caption: at most two sentences, the same for every run.
+        kind: of the frame's rows. rows: a query of them; all without one.
+        x, y: columns of the axes: metrics, places, words, or counts of `summary`. Words are evenly spaced, and so are
+            numbers that `spaced` names. If y is words, values run to the right. Several y have panels of their own.
+        value: the column that the colours of a heat map's cells show.
+        marks: what is drawn, each a name of `MARKS` with statistics: ``band p10 p90``.
+        points: columns; each combination of their values is a point. By default the axis that is not measured;
+            `EACH` is a point for each row.
+        center: the statistic that lines and points show.
+        colour: a column; each of its values is a series with its own colour. shade: a column whose values are tints
+            and markers of that colour. size: a column whose values are sizes of points.
+        columns, lines: columns whose values have panels, beside and below one another. Rows without a value are in
+            the panels of all values. Columns of `WHERE` that vary have panels too.
+        log: columns whose axis, or scale of colours, is logarithmic.
+        shared: the axes that all panels share: ``xy``, ``x``, ``y`` or nothing.
+        yardsticks: a query of the rows that are drawn as yardsticks, without points: V-Mean, exact attention.
+        guides: see `Guide`. flags: boolean columns of `summary`, or queries, and what the legend says of their points.
+        best_first: whether series are ordered by their values, the least first.
+        note: what the legend has beside a series: ``correlation`` is Spearman's ρ of its points; ``exponent`` is b of
+            the fit y ~ x^b.
+        square: whether cells are squares without ticks, as entries of a matrix.
+
+    Raises:
+        ValueError: a mark, an axis, a note that there is not.
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str | tuple[str, ...]
+    marks: tuple[str, ...]
+    caption: str = ""
+    kind: str = "head"
+    rows: str = ""
+    value: str = ""
+    points: tuple[str, ...] = ()
+    center: str = "median"
+    colour: str = "name"
+    shade: str = ""
+    size: str = ""
+    columns: tuple[str, ...] = ("layer",)
+    lines: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+    spaced: tuple[str, ...] = ()
+    shared: str = "xy"
+    yardsticks: str = ""
+    guides: tuple[Guide, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=lambda: FLAGS, hash=False)
+    best_first: bool = False
+    note: str = ""
+    square: bool = False
+
+    def __post_init__(self) -> None:
+        for mark in self.marks:
+            name, *of = mark.split()
+            if name not in MARKS or len(of) != MARKS[name]:
+                raise ValueError(f"figure {self.name} has the mark {mark!r}, which is none of {', '.join(MARKS)}")
+        faults = {
+            f"note={self.note!r}, which is none of {', '.join(NOTES[1:])}": self.note not in NOTES,
+            f"center={self.center!r}, which is none of {', '.join(STATISTICS)}": self.center not in STATISTICS,
+            f"shared={self.shared!r}, which is neither x, y, xy nor empty": self.shared not in ("xy", "x", "y", ""),
+            "cells without a value": ("cell" in self.marks) != bool(self.value),
+            "a caption of more than two sentences": self.caption.count(". ") > 1,
+        }
+        for fault in (fault for fault, there in faults.items() if there):
+            raise ValueError(f"figure {self.name} has {fault}")
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The columns of y, a panel each."""
+        return (self.y,) if isinstance(self.y, str) else self.y
+
+    def of_marks(self, name: str) -> list[str]:
+        """The statistics of the first mark of this name; empty if the figure has none."""
+        found = [mark.split()[1:] for mark in self.marks if mark.split()[0] == name]
+        return found[0] if found else []
+
+
+def draw(
+    frame: DataFrame,
+    figure: Figure,
+    style: str = "paper",
+    ax: Axes | None = None,
+    *,
+    methods: DataFrame | None = None,
+    overlay: DataFrame | None = None,
+) -> Drawn:
+    """The figure of a run's frame, with all its panels on one sheet.
+
+    Args:
+        frame: of kind `Figure.kind`.
+        style: ``paper``, ``slide``, or a style of matplotlib's by its name or as FILE.mplstyle.
+        ax: draws the only panel on this axis, in the style of its figure.
+        methods: a frame with all methods of the run, which decides their colours; by default ``frame``.
+        overlay: values of papers (see `sheets`).
+
+    Raises:
+        UsageError: nothing to draw; an axis for several panels.
+
+    Cost: about 0.1 s a panel.
+    """
+    from .drawing import Sheet, prepared
+
+    plot = prepared(frame, figure, methods, overlay)
+    if not plot.panels:
+        raise UsageError(f"{figure.name}: nothing to draw; the frame of kind {figure.kind} has no rows for it")
+    return Sheet(plot, plot.panels, style, ax).drawn()
+
+
+def sheets(
+    frame: DataFrame,
+    figure: Figure,
+    style: str = "paper",
+    *,
+    methods: DataFrame | None = None,
+    overlay: DataFrame | None = None,
+) -> list[Drawn]:
+    """The figure on as many sheets as its panels need in a style; none if there is nothing to draw.
+
+    Args:
+        overlay: values of papers: a row for each, with a measured column of the figure, and any columns that say where
+            it stands: ``method``, ``n``, ``d``, ``layer``, ``weights``. A value is drawn in each panel whose rows have
+            all of these; the legend counts those drawn.
+    """
+    from .drawing import Sheet, parted, prepared
+
+    plot = prepared(frame, figure, methods, overlay)
+    return [Sheet(plot, panels, style).drawn() for panels in parted(plot, style)]
+
+
+def save(drawn: Drawn, stem: Path, style: str = "paper", formats: Sequence[str] = ("svg", "pdf", "png")) -> list[Path]:
+    """Write a figure's files, byte for byte the same for the same figure."""
+    from .looks import styled
+
+    written = []
+    for kind in formats:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        facts: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+        with styled(style):
+            drawn.savefig(path, metadata=facts)
+        written.append(path)
+    return written

@@ -1,0 +1,251 @@
+"""How figures look: styles, colours, markers, and what marks are called in legends.
+
+`styled` sets a style. `looks_of` gives each method of a run its colour and marker, the same in all of its figures.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import LogNorm, Normalize, to_hex, to_rgb, to_rgba
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
+
+from ..errors import unknown
+from ..files import path_of, reading
+from ..frame.metric import METRICS
+
+HERE = Path(__file__).parent
+STYLES = ("paper", "slide")
+MPLSTYLE = ".mplstyle"
+PAGE = 9.0  # inches: the largest height of a figure in a paper
+FEWEST = 7  # different values of an axis that are its ticks
+
+# They differ for readers with red-green or blue-yellow blindness too.
+BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, PURPLE, BROWN = "#E69F00", "#56B4E9", "#550077", "#883300"
+COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, PURPLE, BROWN)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1)))
+FLAT = (0, (4, 1.2, 1, 1.2))  # the line of a method that has no d, where x is d
+MAP = "YlGnBu"  # of heat maps
+GREY, PALE, EMPTY = "#444444", "#c8c8c8", "#dddddd"
+UNITS = {"bytes": "MiB"}  # of axes; see `points.SCALES`
+PALEST = 0.4  # the share of a colour in its palest tint
+
+
+@dataclass(frozen=True)
+class Look:
+    """The colour, marker and dashes of a series."""
+
+    colour: str
+    marker: str = "o"
+    dash: Any = "-"
+
+
+FIXED: Mapping[str, Look] = {  # in every run
+    "skyformer": Look(BLUE, "o"),
+    "nystromformer": Look(VERMILION, "s"),
+    "linformer": Look(GREEN, "^"),
+    "performer": Look(PINK, "D"),
+    "informer": Look(ORANGE, "v"),
+    "bigbird": Look(SKY, "P"),
+    "skeinformer": Look(PURPLE, "X"),
+    "longformer": Look(BROWN, "<"),
+    "reformer": Look(BROWN, "s", DASHES[1]),
+    "softmax": Look("black", "s"),
+    "exact": Look("black", "s"),
+    "vmean": Look(GREY, "", DASHES[1]),
+    "lower-bound": Look("#888888", "", DASHES[3]),
+    "svd": Look("#7a7a7a", "D", DASHES[2]),
+    "random": Look("#999999", "v", DASHES[3]),
+    "holds": Look(GREEN, "o"),
+    "violated": Look(VERMILION, "X"),
+    "undecided": Look(BLUE, "D"),
+    "vacuous": Look("#c4c4c4", "v"),
+    "assumption not met": Look("#f2f2f2", "^"),
+}
+TITLES = {"vmean": "V-Mean", "lower-bound": "lower bound", "softmax": "exact attention"}  # of yardsticks
+FLAGGED = ("none", "left")  # matplotlib's fillstyle of the first and the second flag of a figure
+WORDS = {"min": "minimum", "max": "maximum", "low95": "95 % interval", "values": "heads"}  # of statistics, in legends
+
+
+def looks_of(methods: Iterable[tuple[str, str, str]]) -> dict[str, Look]:
+    """The look of each method of a run, by the name that is shown.
+
+    Methods of `FIXED` have their look there; of several variants of one method, the first without options has it, or
+    else the first. Each of the others gets a colour that the fewest methods of its family have, then the fewest of
+    all; with it a marker and dashes that no other method of that colour has.
+
+    Args:
+        methods: the name, the method with its options, and the family of each, in the order of the run.
+
+    >>> looks = looks_of([("Ours", "skyformer", "nystrom"), ("tova", "tova", "selection")])
+    >>> looks["Ours"].colour == BLUE, looks["tova"].colour == BLUE
+    (True, False)
+    """
+    methods = list(dict.fromkeys(methods))
+    looks: dict[str, Look] = {}
+    taken: set[str] = set()
+    for name, method, _ in sorted(methods, key=lambda entry: ":" in entry[1]):
+        plain = method.partition(":")[0]
+        if plain in FIXED and plain not in taken:
+            taken.add(plain)
+            looks[name] = FIXED[plain]
+    families = {name: family for name, _, family in methods}
+    for name in families:
+        if name not in looks:
+            beside = Counter(looks[other].colour for other in looks if families[other] == families[name])
+            counts = Counter(look.colour for look in looks.values())
+            colour = min(COLOURS, key=lambda colour: (beside[colour], counts[colour]))
+            looks[name] = _free(colour, [look for look in looks.values() if look.colour == colour])
+    return {name: looks[name] for name in families}
+
+
+def _free(colour: str, others: list[Look]) -> Look:
+    """A look of a colour, with the marker and dashes that the fewest others of the colour have."""
+    first = COLOURS.index(colour)
+    turned = MARKERS[first:] + MARKERS[:first]
+    markers, dashes = Counter(look.marker for look in others), Counter(str(look.dash) for look in others)
+    return Look(colour, min(turned, key=markers.__getitem__), min(DASHES, key=lambda dash: dashes[str(dash)]))
+
+
+def tint(look: Look, place: int, count: int) -> Look:
+    """The look of a shade, of several from pale to full."""
+    if count < 2:
+        return look
+    share = PALEST + (1 - PALEST) * place / (count - 1)
+    red, green, blue = (1 - share * (1 - part) for part in to_rgb(look.colour))
+    return replace(look, colour=to_hex((red, green, blue)), marker=MARKERS[place % len(MARKERS)])
+
+
+@contextmanager
+def styled(style: str) -> Iterator[None]:
+    """A context in which matplotlib has a style: ours, the user's matplotlibrc, then the style that is given.
+
+    Raises:
+        UsageError: no such style, or a line in it that matplotlib does not know.
+    """
+    ours = HERE / f"{style if style in STYLES else STYLES[0]}{MPLSTYLE}"
+    settings: Any = {**matplotlib.rc_params_from_file(ours, use_default_template=False), **_given(style)}
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def grows(style: str) -> bool:
+    """Whether a figure's height may grow with its panels: not on a slide, nor at a size that the user gives."""
+    return style != "slide" and "figure.figsize" not in _given(style)
+
+
+def _given(style: str) -> dict[str, Any]:
+    """What the user's matplotlibrc and a style of matplotlib's set."""
+    given = dict(matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False))
+    if style not in STYLES:
+        known = {path.stem: path for path in Path(matplotlib.get_data_path(), "stylelib").glob(f"[!_]*{MPLSTYLE}")}
+        if style not in known and not style.endswith(MPLSTYLE):
+            raise unknown("style", style, [*STYLES, *sorted(known), f"FILE{MPLSTYLE}"])
+        with reading(f"--style {style}"), _refusing():
+            given |= matplotlib.rc_params_from_file(path_of(known.get(style, style)), use_default_template=False)
+    return {name: value for name, value in given.items() if name != "backend"}
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """A context that raises ValueError for a line of a style that matplotlib would only log."""
+    lines: list[str] = []
+    logger, handler = logging.getLogger("matplotlib"), logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage().strip().partition("\n")[0])
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+    if lines:
+        raise ValueError(lines[0])
+
+
+def text_of(name: Any) -> str:
+    r"""A value as text of a figure, in which a dollar begins no mathematics and an underscore is shown.
+
+    >>> print(text_of("a$b"), text_of("_c"), text_of(0.5), text_of(16.0))
+    a\$b  _c 0.5 16
+    """
+    if isinstance(name, float):
+        return f"{name:g}"
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
+def label_of(column: str) -> str:
+    """The words and the symbol of a column, for an axis."""
+    metric = METRICS.get(column)
+    if metric is None:
+        return WORDS.get(column, column.replace("_", " "))
+    unit = f" ({UNITS.get(metric.unit, metric.unit)})" if metric.unit and metric.unit != metric.title else ""
+    known = metric.symbol in metric.title.split() or metric.tex == metric.symbol
+    return metric.title + unit if known else f"{metric.title}{unit}  {metric.tex}"
+
+
+def colours_of(values: Any, norm: Normalize) -> Any:
+    """The colours of a heat map's cells, (…, 4); negative values are orange, and those not known grey."""
+    sequential, negative = matplotlib.colormaps[MAP], matplotlib.colormaps["Oranges"]
+    least = norm.vmin if isinstance(norm, LogNorm) else 0.0
+    sizes = norm(np.maximum(np.abs(np.nan_to_num(values)), least or 0.0)).filled(0.0)
+    below = isinstance(norm, LogNorm) & (np.abs(values) < (least or 0.0))
+    colours = np.where((values < 0)[..., None], negative(sizes), sequential(sizes))
+    colours = np.where(below[..., None], to_rgba("white"), colours)
+    return np.where(np.isfinite(values)[..., None], colours, to_rgba(EMPTY))
+
+
+def set_ticks(axis: Any, ends: tuple[float, float], log: bool, values: Sequence[float] = ()) -> None:
+    """Ticks of an axis that numbers name: at the values themselves where they are few, else at round numbers."""
+    low, high = ends
+    minor: list[float] = []
+    if log and values is not None and len(values) and all(float(value).is_integer() for value in values):
+        ticks = [float(value) for value in values] if len(values) <= FEWEST else _powers(low, high, 2)
+    elif log and math.log10(high / low) < 0.7:
+        ticks = MaxNLocator(4).tick_values(low, high)
+    elif log and math.log10(high / low) < 1.5:
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
+    elif log:
+        ticks = _powers(low, high, 10)
+        minor = (
+            [digit * tick for tick in (10.0 ** math.floor(math.log10(low)), *ticks) for digit in range(2, 10)]
+            if len(ticks) < 6
+            else []
+        )
+    else:
+        axis.set_major_locator(MaxNLocator(5, integer=bool(len(values)) and all(float(v).is_integer() for v in values)))
+        return
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.set_minor_locator(FixedLocator([tick for tick in minor if low <= tick <= high]))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number_of(value)))
+
+
+def _powers(low: float, high: float, base: int) -> list[float]:
+    """The powers of a base in a range, at most seven."""
+    first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
+    step = max(1, -(-(last - first + 1) // 7))
+    return [float(base) ** power for power in range(first, last + 1) if power % step == 0]
+
+
+def number_of(value: float) -> str:
+    """A tick's number.
+
+    >>> number_of(1024.0), number_of(0.05), number_of(1e-5)
+    ('1024', '0.05', '$10^{-5}$')
+    """
+    power = math.log10(value) if value > 0 else 0
+    if value > 0 and not 1e-3 <= value < 1e5 and power == round(power):
+        return f"$10^{{{round(power)}}}$"
+    return f"{value:g}"

@@ -1,0 +1,340 @@
+"""The data of a figure: its panels, their series and points, computed from a frame without drawing anything.
+
+`Data` is what all panels share; `Data.panels` are the panels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame
+
+from ..errors import UsageError
+from ..frame.metric import METRICS
+from ..frame.summary import COUNTS, STATISTICS, summary
+from .figure import EACH, INTERVAL, WHERE, Figure
+
+Rows = Any  # a pandas frame, of whose every selection its types make a union
+Ends = tuple[float, float]
+MARGIN = 0.06  # of an axis, beyond its values
+MOST = 8  # series of a panel; of more, each panel has some and the others are thin
+MOST_IN_GROUP = 4
+SLOT = 0.76  # of the space of a word on an axis, that its points share
+SCALES = {"bytes": 2.0**-20}  # of the values of a unit; see `looks.label_of`
+VALUE = "number of the value"  # a column of overlays
+STATE = {  # columns that `summary` and the panels read
+    *("key", "status", "reason", "head", "window", "repeat", "d", "method", "family"),
+    *("bad_rows", "guarded_rows", "rounded_rows", "realised_d"),
+}
+LOST = ("failed", "diverged")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel: the rows of one combination of values of the facets.
+
+    Attributes:
+        line, column: the facets that differ by lines and by columns of panels, with their values. measured: the column
+            of its values. along: that of the other axis. names: the series that stand out; all if there are none.
+    """
+
+    line: tuple[tuple[str, Any], ...]
+    column: tuple[tuple[str, Any], ...]
+    measured: str
+    along: str
+    names: tuple[Any, ...]
+    rows: Rows
+    points: Rows
+    yardsticks: Rows
+    overlay: Rows
+
+
+class Data:
+    """A figure's rows of a frame, and what its panels share.
+
+    Attributes:
+        rows: the rows that the figure shows. yardsticks: those of its yardsticks. sideways: whether words stand at y,
+            and values run to the right.
+    """
+
+    def __init__(self, frame: Rows, figure: Figure, overlay: Rows | None = None) -> None:
+        self.figure = figure
+        needed = {figure.x, *filter(None, [figure.value]), *figure.measured[:1]} - {*COUNTS}
+        frame = frame if needed <= set(frame) or len(figure.measured) > 1 else frame.iloc[:0]
+        flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
+        frame = frame.assign(**{flag: _flagged(frame, flag) for flag in flags if len(frame)})
+        columns = {*needed, *figure.measured, *figure.columns, *figure.lines, *figure.points, *figure.of_marks("bar")}
+        columns |= {figure.colour, figure.shade, figure.size, *flags, *_levels(figure), *WHERE, *STATE}
+        self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
+        rows = frame.drop(self.yardsticks.index)
+        rows = rows.query(figure.rows) if figure.rows else rows
+        self.rows, self.yardsticks = (
+            some[[name for name in some if name in columns]] for some in (rows, self.yardsticks)
+        )
+        self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
+        self.overlay = overlay
+
+    def is_words(self, column: str) -> bool:
+        """Whether a column's values stand evenly spaced on an axis."""
+        return column in self.figure.spaced or not pd.api.types.is_numeric_dtype(self.rows[column])
+
+    @cached_property
+    def shades(self) -> list[Any]:
+        return sorted(self.rows[self.figure.shade].dropna().unique()) if self.figure.shade in self.rows else []
+
+    @cached_property
+    def sizes(self) -> list[Any]:
+        return sorted(self.rows[self.figure.size].dropna().unique()) if self.figure.size in self.rows else []
+
+    @cached_property
+    def names(self) -> list[Any]:
+        """The series in their order: that of the frame, or the least values first."""
+        return self._ordered(self.figure.colour)
+
+    def words(self, column: str) -> list[Any]:
+        """The values of an axis of words, in their order."""
+        if column in self.figure.spaced or pd.api.types.is_numeric_dtype(self.rows[column]):
+            return sorted(self.rows[column].dropna().unique())
+        return self._ordered(column)
+
+    def _ordered(self, column: str) -> list[Any]:
+        values = self.figure.value or (self.figure.x if self.sideways else self.figure.measured[0])
+        if not self.figure.best_first or values not in self.rows:
+            return list(self.rows[column].dropna().unique())
+        lines = summary(self.rows[self.rows[column].notna()], [column], [values])
+        return lines.sort_values(f"{values}.{self.figure.center}", na_position="last", kind="stable")[column].tolist()
+
+    @cached_property
+    def panels(self) -> list[Panel]:
+        """The panels that have points, line by line."""
+        figure = self.figure
+        groups = self._groups()
+        found = []
+        for measured in (name for name in figure.measured if name in self.rows):
+            rows = self.rows
+            for line, column in self._places(rows):
+                here = at(rows, (*line, *column))
+                for number, names in enumerate(groups):
+                    beside = (("measured", measured),) if len(figure.measured) > 1 else ()
+                    beneath = (("group", number),) if names else ()
+                    panel = self._panel(here, measured, (*beneath, *line), (*beside, *column), names)
+                    found += [] if panel.points.empty else [panel]
+        order = {line: number for number, line in enumerate(dict.fromkeys(panel.line for panel in found))}
+        return sorted(found, key=lambda panel: order[panel.line])
+
+    def _places(self, rows: Rows) -> list[tuple[Any, Any]]:
+        """The combinations of the facets' values: a line and a column for each."""
+        used = {self.figure.x, *self.figure.measured, self.figure.colour, self.figure.shade}
+        facets = [
+            [name for name in some if name in rows and name not in used and rows[name].nunique() > 1]
+            for some in (self.figure.lines, (*self.figure.columns, *WHERE))
+        ]
+        facets[1] = [name for name in dict.fromkeys(facets[1]) if name not in facets[0]]
+        both = [*facets[0], *facets[1]]
+        if not both:
+            return [((), ())]
+        combinations = [tuple(values) for values in rows[both].drop_duplicates().itertuples(index=False)]
+        combinations = [one for one in combinations if not any(_covers(other, one) for other in combinations)]
+        places = []
+        for values in combinations:
+            named = tuple((name, value) for name, value in zip(both, values, strict=True) if not pd.isna(value))
+            places.append((named[: len(facets[0])], named[len(facets[0]) :]))
+        ranks = {name: {value: number for number, value in enumerate(_ordered(rows[name]))} for name in both}
+        return sorted(
+            places, key=lambda place: [ranks[name].get(dict((*place[0], *place[1])).get(name), -1) for name in both]
+        )
+
+    def _groups(self) -> list[tuple[Any, ...]]:
+        """The series of each panel where one cannot have all: families stay together where they fit."""
+        if self.figure.value or self.sideways or len(self.names) <= MOST or "family" not in self.rows:
+            return [()]
+        families = self.rows.dropna(subset=[self.figure.colour]).groupby(self.figure.colour)["family"].first()
+        groups: list[list[Any]] = []
+        for family in dict.fromkeys(families[name] for name in self.names):
+            members = [name for name in self.names if families[name] == family]
+            count = -(-len(members) // MOST_IN_GROUP)
+            size = -(-len(members) // count)
+            for start in range(0, len(members), size):
+                part = members[start : start + size]
+                if groups and len(groups[-1]) + len(part) <= MOST_IN_GROUP:
+                    groups[-1] += part
+                else:
+                    groups.append(part)
+        return [tuple(group) for group in groups]
+
+    def _panel(self, rows: Rows, measured: str, line: Any, column: Any, names: tuple[Any, ...]) -> Panel:
+        figure = self.figure
+        value, along = (figure.x, measured) if self.sideways else (figure.value or measured, figure.x)
+        place = [(name, of) for name, of in (*line, *column) if name in rows]
+        yardsticks = at(self.yardsticks, place)
+        return Panel(
+            line,
+            column,
+            value,
+            along,
+            names,
+            rows,
+            self.points(rows, value, along),
+            self.points(yardsticks, value, along) if len(yardsticks) else DataFrame(),
+            self._overlaid(rows, value, along),
+        )
+
+    def points(self, rows: Rows, measured: str, along: str, points: Sequence[str] | None = None) -> Rows:
+        """A line for each point of each series: `summary`, with ``along`` and ``value``, its place in the panel.
+
+        A method without a value of the other axis has a point with none, which is drawn from end to end.
+        """
+        figure = self.figure
+        points = points or figure.points or ((figure.x, str(figure.y)) if figure.value else (along,))
+        flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
+        if EACH in points:
+            rows = rows[rows[measured].notna()].assign(**{EACH: lambda some: np.arange(len(some))})
+        keys = [name for name in (figure.colour, figure.shade, figure.size, *points) if name in rows]
+        keys: list[str] = list(dict.fromkeys([*keys, *([along] if EACH in points else [])]))
+        bars = [name for name in figure.of_marks("bar") if name in rows]
+        columns = [measured, *([] if along in keys else [along]), "realised_d", *bars, *flags, *_levels(figure)]
+        lines: Rows = summary(rows, keys, list(dict.fromkeys(columns)))
+        if measured in COUNTS:
+            return lines.assign(value=lines[measured].astype(float), along=self._along(lines, along))
+        if f"{measured}.count" not in lines:
+            return lines.iloc[:0]
+        scale = SCALES.get(METRICS[measured].unit, 1.0) if measured in METRICS else 1.0
+        for statistic in STATISTICS:
+            lines[statistic] = lines[f"{measured}.{statistic}"] * (1.0 if statistic == "count" else scale)
+        lines["value"] = lines[figure.center]
+        lines["along"] = self._along(lines, along)
+        lines = lines.assign(**_interval(lines), **{name: lines[f"{name}.{figure.center}"] for name in bars})
+        lines = lines.assign(**{flag: lines[f"{flag}.max"] > 0 for flag in flags})
+        lines = lines[lines["value"].notna() | lines["status"].isin(LOST)]
+        kept = [*keys, "value", "along", *STATISTICS, *INTERVAL, *bars, *flags, "bad", "over", "status"]
+        lines = lines[[*dict.fromkeys(kept), *(f"{level}.median" for level in _levels(figure))]]
+        return lines if figure.points else lines.sort_values("along", kind="stable")
+
+    def _along(self, lines: Rows, along: str) -> Any:
+        """The places of points on the axis that is not measured."""
+        if along not in lines:
+            unit = METRICS[along].unit if along in METRICS else ""
+            return lines[f"{along}.{self.figure.center}"] * SCALES.get(unit, 1.0)
+        if not self.is_words(along):
+            return lines[along].to_numpy(float, na_value=np.nan)
+        words = {word: number for number, word in enumerate(self.words(along))}
+        slots = lines[along].map(words).to_numpy(float, na_value=np.nan)
+        if EACH in lines:  # side by side
+            order, count = lines.groupby(along).cumcount(), lines.groupby(along)[EACH].transform("size")
+            return slots + SLOT * ((order + 0.5) / count - 0.5)
+        if self.figure.shade in lines and len(self.shades) > 1:
+            places = lines[self.figure.shade].map({shade: number for number, shade in enumerate(self.shades)})
+            places = (places.astype("Float64") + 0.5) / len(self.shades) - 0.5
+            return slots + SLOT * places.to_numpy(float, na_value=0.0)
+        return slots
+
+    def ends(self, panel: Panel) -> tuple[Ends, Ends]:
+        """The ends of the axis along the points, and of that of their values, shared with other panels or not."""
+        figure = self.figure
+        value_axis, along_axis = ("x", "y") if self.sideways else ("y", "x")
+        like = [other for other in self.panels if other.measured == panel.measured]
+        of_values = like if value_axis in figure.shared else [panel]
+        of_along = self.panels if along_axis in figure.shared else [panel]
+        values = ends_of(np.concatenate([self._drawn(other) for other in of_values]), panel.measured in figure.log)
+        if self.is_words(panel.along):
+            return (-0.5, len(self.words(panel.along)) - 0.5), values
+        fenced = panel.along not in panel.points
+        along = np.concatenate([*(other.points["along"].to_numpy(float) for other in of_along), self._guided("x")])
+        along = ends_of(along, panel.along in figure.log, fenced)
+        if any(guide.axis == "equal" for guide in figure.guides):
+            along = values = (min(along[0], values[0]), max(along[1], values[1]))
+        return along, values
+
+    def _drawn(self, panel: Panel) -> Any:
+        """All numbers that stand on the axis of values."""
+        if "stack" in self.figure.marks:
+            return np.array([0.0, panel.points.groupby("along")["value"].sum().max()])
+        statistics = [name for mark in self.figure.marks for name in mark.split()[1:] if name in panel.points]
+        points = [panel.points[name] for name in dict.fromkeys(["value", *statistics])]
+        points += [panel.yardsticks["value"]] if len(panel.yardsticks) else []
+        points += [panel.overlay[panel.measured]] if len(panel.overlay) else []
+        return np.concatenate([*(values.to_numpy(float, na_value=np.nan) for values in points), self._guided("y")])
+
+    def _guided(self, axis: str) -> list[float]:
+        return [float(guide.at) for guide in self.figure.guides if guide.axis == axis]
+
+    def _overlaid(self, rows: Rows, measured: str, along: str) -> Rows:
+        """The papers' values that stand in a panel."""
+        if self.overlay is None or measured not in self.overlay:
+            return DataFrame()
+        places = [name for name in self.overlay if name in rows and name not in (measured, "source")]
+        series = rows[[*dict.fromkeys([*places, self.figure.colour])]].drop_duplicates()
+        return self.overlay.rename_axis(VALUE).reset_index().merge(series, on=places) if places else DataFrame()
+
+
+def ends_of(values: Any, log: bool, fenced: bool = True) -> Ends:
+    """The ends of an axis: the values within fences about the middle half, on the scale of the axis, and a margin.
+
+    The fences stand two interquartile ranges, and at least 0.7 decades of a logarithmic axis, beyond the quartiles.
+
+    >>> ends_of(np.array([1.0, 2.0, 3.0, np.inf]), log=False)
+    (0.88, 3.12)
+    """
+    values = np.asarray(values, float)
+    values = values[np.isfinite(values) & ((values > 0) | (not log))]
+    scaled = np.log10(values) if log else values
+    if not scaled.size:
+        return (0.1, 1.0) if log else (0.0, 1.0)
+    first, third = np.quantile(scaled, (0.25, 0.75))
+    reach = max(2 * (third - first), 0.7 if log else 0.0) or math.inf
+    within = scaled[(scaled >= first - reach) & (scaled <= third + reach)] if fenced else scaled
+    low, high = float(within.min()), float(within.max())
+    spare = MARGIN * (high - low) or 0.1
+    low, high = low - spare, high + spare
+    return (10.0**low, 10.0**high) if log else (low, high)
+
+
+def at(rows: Rows, place: Sequence[tuple[str, Any]]) -> Rows:
+    """The rows of a place; rows without a value are everywhere."""
+    for name, value in place:
+        rows = rows[(rows[name] == value).fillna(True) | rows[name].isna()]
+    return rows
+
+
+def _covers(other: Sequence[Any], one: Sequence[Any]) -> bool:
+    """Whether a combination has the values of another one, and values where that has none."""
+    known = [(a, b) for a, b in zip(other, one, strict=True) if not pd.isna(b)]
+    more = any(pd.isna(b) and not pd.isna(a) for a, b in zip(other, one, strict=True))
+    return more and all(not pd.isna(a) and a == b for a, b in known)
+
+
+def _ordered(values: Any) -> list[Any]:
+    """Different values: numbers ascend, and words have the order of the frame."""
+    different = list(values.dropna().unique())
+    return sorted(different) if pd.api.types.is_numeric_dtype(values) else different
+
+
+def _flagged(rows: Rows, query: str) -> Any:
+    flags = rows[query] if query in rows else rows.eval(query)
+    return flags.fillna(False).astype(bool)
+
+
+def _levels(figure: Figure) -> list[str]:
+    return [guide.at for guide in figure.guides if guide.axis == "level" and isinstance(guide.at, str)]
+
+
+def _interval(lines: Rows) -> Mapping[str, Any]:
+    """The ends of the 95 % interval of each mean over windows."""
+    from scipy.stats import t
+
+    windows = lines["windows"].to_numpy(float)
+    half = t.ppf(0.975, np.where(windows > 1, windows - 1, np.nan)) * lines["se"]
+    return dict(zip(INTERVAL, (lines["mean"] - half, lines["mean"] + half), strict=True))
+
+
+def one_panel(panels: Sequence[Panel]) -> None:
+    """Refuse several panels where there is one axis."""
+    if len(panels) > 1:
+        differ = "; ".join(", ".join(f"{name} {value}" for name, value in (*p.line, *p.column)) for p in panels[:6])
+        raise UsageError(f"one axis has room for one panel, and this figure has {len(panels)}: {differ}; select rows")

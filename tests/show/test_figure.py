@@ -1,0 +1,280 @@
+"""Figures as data: what panels show of a frame, and what the one renderer draws of it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Drawn
+
+from attnprobe.errors import UsageError
+from attnprobe.show.catalogue.error import FIGURES as ERROR_FIGURES
+from attnprobe.show.figure import Figure, Guide, draw, save, sheets
+
+pytest.importorskip("attnprobe.frame.summary", reason="the statistics of frames are not there yet")
+
+ERROR = "output_spectral_relative"
+ERRORS = Figure("errors", "Errors", x="d", y=ERROR, marks=("band p10 p90", "line", "point"), log=("d", ERROR))
+RANKING = Figure("ranking", "Errors", x=ERROR, y="name", marks=("point",), shade="d", log=(ERROR,), best_first=True)
+
+
+def heads(method, values, d, **columns):
+    """Rows of heads: a value for each head at a budget."""
+    count = len(values)
+    rows = {
+        **{"name": method, "method": method, "options": "", "family": "x", "reference": method == "vmean"},
+        **{"source": "", "target": "softmax", "n": 64, "layer": 0, "window": 0, "repeat": 0, "head": np.arange(count)},
+        **{"d": d, "status": "ok", "reason": pd.NA, "bad_rows": 0.0, "guarded_rows": math.nan, ERROR: values},
+        **columns,
+    }
+    return pd.DataFrame(rows).astype({"d": "Int64", ERROR: "Float64", "reason": "string", "reference": "boolean"})
+
+
+def frame(*parts):
+    return pd.concat(parts, ignore_index=True)
+
+
+def two_methods(**columns):
+    budgets = (16, 32, 64)
+    sky = [heads("skyformer", [0.4 * 16 / d, 0.6 * 16 / d], d, **columns) for d in budgets]
+    other = [heads("linformer", [0.8, 0.9], d, **columns) for d in budgets]
+    return frame(*sky, *other)
+
+
+def lines_of(drawn, panel=0):
+    return drawn.axes[panel].get_lines()
+
+
+def texts(drawn):
+    return [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+
+
+# --- declared
+
+
+@pytest.mark.parametrize(
+    "facts, message",
+    [
+        ({"marks": ("lines",)}, "mark 'lines', which is none of line, point"),
+        ({"marks": ("band p10",)}, "mark 'band p10'"),
+        ({"marks": ("cell",)}, "cells without a value"),
+        ({"note": "rho"}, "note='rho', which is none of correlation, exponent"),
+        ({"center": "mode"}, "center='mode'"),
+        ({"caption": "One. Two. Three."}, "caption of more than two sentences"),
+    ],
+)
+def test_a_misspelt_figure_raises_when_it_is_made(facts, message):
+    with pytest.raises(ValueError, match=message):
+        Figure(**{"name": "f", "title": "", "x": "d", "y": ERROR, "marks": ("line",), **facts})
+
+
+def test_a_guide_has_an_axis():
+    with pytest.raises(ValueError, match="the axis 'z'"):
+        Guide("z", "at six", 6.0)
+
+
+def test_declaring_figures_imports_nothing_heavy():
+    code = "import sys, attnprobe.show.catalogue.error; sys.exit(bool({'matplotlib', 'pandas'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+# --- what is drawn
+
+
+def test_a_line_is_the_median_of_each_budget():
+    drawn = draw(two_methods(), ERRORS)
+    line = next(line for line in lines_of(drawn) if line.get_linestyle() == "-")
+    assert line.get_xdata().tolist() == [16, 32, 64]
+    assert line.get_ydata() == pytest.approx([0.5, 0.25, 0.125])
+
+
+def test_rows_without_a_budget_are_in_all_panels_and_a_line_from_end_to_end():
+    rows = frame(two_methods(), two_methods(layer=1), heads("window", [0.3], None))
+    drawn = draw(rows, ERRORS)
+    assert [axis.get_title() for axis in drawn.axes] == ["layer 0", "layer 1"]
+    flat = [line for line in lines_of(drawn) if set(line.get_ydata()) == {0.3}]
+    assert flat and flat[0].get_xdata().tolist() == pytest.approx(list(drawn.axes[0].get_xlim()))
+    by_budget = draw(rows, Figure("f", "", x="head", y=ERROR, marks=("line",), columns=("d",)))
+    assert len(by_budget.axes) == 3
+
+
+def test_values_of_different_sources_are_never_in_one_panel():
+    drawn = draw(frame(two_methods(), two_methods(n=128)), ERRORS)
+    assert [axis.get_title() for axis in drawn.axes] == ["$n$ = 64", "$n$ = 128"]
+
+
+def test_points_with_bad_rows_are_hollow_and_those_above_d_half_filled():
+    rows = frame(
+        heads("skyformer", [0.5], 16, bad_rows=3.0, realised_d=16.0), heads("skyformer", [0.4], 32, realised_d=40.0)
+    )
+    drawn = draw(rows, ERRORS)
+    faces = [
+        (line.get_markerfacecolor(), line.get_fillstyle()) for line in lines_of(drawn) if len(line.get_xdata()) == 1
+    ]
+    assert ("white", "full") in faces and any(style == "left" for _, style in faces)
+    assert {"hollow: bad rows", "half filled: uses more than d"} <= set(texts(drawn))
+
+
+def test_what_lies_outside_the_axis_is_counted_in_the_legend():
+    rows = frame(two_methods(), heads("performer", [1e9], 16), heads("performer", [0.5], 32))
+    drawn = draw(rows, ERRORS)
+    assert drawn.axes[0].get_ylim()[1] < 10
+    assert "performer (1 outside)" in texts(drawn)
+
+
+def test_a_cell_that_failed_is_a_cross_at_the_end_of_the_axis():
+    lost = heads("performer", [None], 16, status="failed")
+    drawn = draw(frame(two_methods(), lost), ERRORS)
+    cross = next(line for line in lines_of(drawn) if line.get_marker() == "x")
+    assert cross.get_xdata() == [16] and cross.get_ydata() == [drawn.axes[0].get_ylim()[1]]
+    assert "failed or diverged" in texts(drawn)
+
+
+def test_a_ranking_has_the_best_method_first_and_counts_what_is_infinite():
+    rows = frame(two_methods(), heads("performer", [math.inf, math.inf], 16), heads("performer", [0.2, 0.3], 32))
+    drawn = draw(rows, RANKING)
+    names = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert names == ["skyformer", "linformer", "performer"]
+    assert [text.get_text() for text in drawn.axes[0].texts] == [" 1 ∞"]
+    assert "∞: infinite" in texts(drawn)
+
+
+def test_yardsticks_are_dashed_lines_in_the_panels_of_their_layer():
+    rows = frame(two_methods(), two_methods(layer=1), heads("vmean", [0.7], None), heads("vmean", [0.2], None, layer=1))
+    figure = Figure("f", "", x="d", y=ERROR, marks=("line",), yardsticks="method == 'vmean'")
+    drawn = draw(rows, figure)
+    heights = [{*line.get_ydata()} for panel in (0, 1) for line in lines_of(drawn, panel) if line.is_dashed()]
+    assert heights == [{0.7}, {0.2}] and "V-Mean" in texts(drawn)
+
+
+def test_more_methods_than_colours_have_panels_with_the_others_thin():
+    names = [f"method{number}" for number in range(12)]
+    rows = frame(*(heads(name, [5.0 + number], d) for number, name in enumerate(names) for d in (8, 16)))
+    drawn = draw(rows, ERRORS)
+    assert len(drawn.axes) == 3
+    for axis in drawn.axes:
+        pale = [line for line in axis.get_lines() if line.get_color() == "#c8c8c8"]
+        assert len(pale) == 8
+    assert {*names, "other methods"} <= set(texts(drawn))
+
+
+def test_a_method_keeps_its_colour_whatever_it_is_called_and_is_drawn_with():
+    def colour(drawn, name):
+        (legend,) = drawn.legends
+        at = [text.get_text() for text in legend.get_texts()].index(name)
+        return legend.legend_handles[at].get_color()
+
+    rows = two_methods()
+    renamed = rows.assign(name=rows["name"].replace({"skyformer": "Ours"}))
+    alone = rows[rows["method"] == "skyformer"]
+    assert {colour(draw(rows, ERRORS), "skyformer"), colour(draw(alone, ERRORS), "skyformer")} == {"#0072B2"}
+    assert colour(draw(renamed, ERRORS), "Ours") == "#0072B2"
+    assert colour(draw(alone.assign(method="mine.py:f"), ERRORS, methods=rows), "skyformer") == "#0072B2"
+
+
+def test_values_of_papers_are_drawn_where_they_match_and_counted():
+    places = {"method": ["skyformer", "skyformer", "nosuch"], "n": [64, 512, 64], "d": [16, 16, 16]}
+    paper = pd.DataFrame({**places, ERROR: [0.77, 0.5, 0.5]})
+    drawn = draw(two_methods(), ERRORS, overlay=paper)
+    assert [0.77] in [list(line.get_ydata()) for line in lines_of(drawn)]
+    assert "paper (1 of 3 values)" in texts(drawn)
+
+
+def test_several_measured_columns_have_panels_with_their_own_scale():
+    rows = two_methods().assign(kl=5.0)
+    drawn = draw(rows, Figure("f", "", x="d", y=(ERROR, "kl"), marks=("line",)))
+    assert [axis.get_title() for axis in drawn.axes] == ["relative output error", "KL divergence"]
+    assert drawn.axes[1].get_ylim()[0] > 4
+
+
+# --- the sheet
+
+
+@pytest.mark.parametrize("style, size", [("paper", (3.3, None)), ("slide", (6.4, 3.6))])
+def test_a_figure_has_the_size_of_its_style(style, size):
+    for rows in (two_methods(), frame(two_methods(), two_methods(layer=1))):
+        (drawn,) = sheets(rows, ERRORS, style)
+        assert all(of is None or actual == of for actual, of in zip(drawn.get_size_inches(), size, strict=True))
+
+
+def test_a_style_file_sets_size_and_fonts(tmp_path):
+    path = tmp_path / "mine.mplstyle"
+    path.write_text("figure.figsize: 5.0, 2.2\nfont.size: 6.5\naxes.labelsize: medium\n")
+    (drawn,) = sheets(frame(two_methods(), two_methods(layer=1)), ERRORS, str(path))
+    assert drawn.get_size_inches().tolist() == [5.0, 2.2]
+    assert {text.get_fontsize() for text in drawn.texts if text.get_text()} == {6.5}
+
+
+def test_a_style_that_is_none_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="unknown style 'papre'"):
+        draw(two_methods(), ERRORS, "papre")
+    path = tmp_path / "bad.mplstyle"
+    path.write_text("figure.figsise: 3, 2\n")
+    with pytest.raises(UsageError, match="figsise"):
+        draw(two_methods(), ERRORS, str(path))
+
+
+def test_more_panels_than_a_slide_has_room_for_are_further_sheets():
+    rows = frame(*(two_methods(layer=layer) for layer in range(12)))
+    drawn = sheets(rows, ERRORS, "slide")
+    assert len(drawn) > 1
+    titles = [axis.get_title() for sheet in drawn for axis in sheet.axes if axis.get_visible()]
+    assert titles == [f"layer {layer}" for layer in range(12)]
+
+
+def test_an_axis_gets_one_panel_and_keeps_its_figure():
+    axis = Drawn(figsize=(3.3, 2.2)).subplots()
+    drawn = draw(two_methods(), ERRORS, ax=axis)
+    assert drawn is axis.figure and drawn.get_size_inches().tolist() == [3.3, 2.2]
+    assert axis.get_legend() is not None and axis.get_xlabel() == "budget d"
+    with pytest.raises(UsageError, match="room for one panel, and this figure has 2: layer 0; layer 1"):
+        draw(frame(two_methods(), two_methods(layer=1)), ERRORS, ax=axis)
+
+
+def test_nothing_to_draw_is_said():
+    with pytest.raises(UsageError, match="errors: nothing to draw"):
+        draw(two_methods().drop(columns=ERROR), ERRORS)
+    assert sheets(two_methods().iloc[:0], ERRORS) == []
+
+
+def test_a_figure_is_the_same_byte_for_byte(tmp_path):
+    written = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        written.append(save(draw(two_methods(), ERRORS), tmp_path / folder / "errors"))
+    assert [path.name for path in written[0]] == ["errors.svg", "errors.pdf", "errors.png"]
+    for first, second in zip(*written, strict=True):
+        assert first.read_bytes() == second.read_bytes(), first.suffix
+
+
+def test_no_texts_of_a_sheet_overlap():
+    rows = frame(*(two_methods(layer=layer) for layer in range(2)))
+    for style in ("paper", "slide"):
+        (drawn,) = sheets(rows, ERRORS, style)
+        drawn.canvas.draw()
+        boxes = [text.get_window_extent() for text in drawn.texts if text.get_text()]
+        boxes += [legend.get_window_extent() for legend in drawn.legends] + [
+            axis.get_tightbbox() for axis in drawn.axes
+        ]
+        assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
+
+
+# --- the catalogue
+
+
+@pytest.mark.parametrize("figure", ERROR_FIGURES, ids=lambda figure: figure.name)
+def test_figures_of_errors_draw(figure):
+    rows = frame(two_methods(requested=True), heads("vmean", [0.7, 0.8], None, requested=False))
+    assert sheets(rows.assign(visited_fraction=rows["d"].fillna(1) / 64), figure)
+
+
+def test_an_entry_of_the_catalogue_is_short():
+    folder = Path(sys.modules["attnprobe.show.figure"].__file__).parent / "catalogue"
+    for path in folder.glob("*.py"):
+        entries = path.read_text().split("\n    Figure(\n")[1:]
+        assert all(entry.split("\n    )")[0].count("\n") <= 15 for entry in entries), path
