@@ -172,7 +172,7 @@ MATRIX = (  # errors of the attention matrix
 DIAGNOSTICS = (  # of a method
     fact("bad_rows", "bad rows", "rows whose normaliser is not positive or lost to rounding", unit="rows"),
     fact("guarded_rows", "guarded rows", "bad rows that the method replaced", unit="rows"),
-    fact("rounded_rows", "rounded rows", "bad rows whose values rounding decides", unit="rows"),
+    fact("rounded_rows", "rounded rows", "rows whose values rounding decides", unit="rows"),
     fact("visited_fraction", "entries visited", "scores or features computed, over queries times keys", "visited"),
 )
 SELECTED = (  # what methods that select keys compute and read for a query

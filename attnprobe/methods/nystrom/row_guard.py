@@ -2,8 +2,8 @@
 
 An approximation ``A~`` of the softmax kernel may have negative entries, so ``D~ = A~ 1`` may be too small or even
 negative. The exact entries at the sampled keys are computed anyway, and bound it: ``D_i ≥ Σ_{j sampled} A_ij``. A row
-below that bound is certainly wrong. In pretrained heads at d = 128 these are 3-8 % of the rows. Their output errors
-reach 133 times ``‖BV‖``; the median head has 0.2-0.5.
+below that bound by more than rounding is certainly wrong. In pretrained heads at d = 128 these are 3-8 % of the rows.
+Their output errors reach 133 times ``‖BV‖``; the median head has 0.2-0.5.
 """
 
 from __future__ import annotations
@@ -16,24 +16,33 @@ from ...groups import tokens
 from ...operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
 from ..base import ragged
 
+NOISE = 20  # eps of a normaliser's factors: the most by which another order of sums moves it
+FLOOR = 5  # times the noise
 SLACK = 1e-6  # relative: if every key is sampled, the bound is D itself, and rounding may put D~ below it
 
 
-def noise_floor(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
-    """The value below which a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``, is rounding, (h, n_q).
+def normaliser_noise(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
+    """The most by which rounding moves a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``, (h, n_q).
 
-    Rounding of the factors changes D~_i by about ``eps ‖L_i‖ ‖M⁺‖ ‖w‖`` (measured: at most 3.3 times that, on cores of
-    every condition). The floor is 100 times that, so two digits remain above it. It matters when lifted scores
-    ``‖k‖²·scale`` exceed about 60, as in layer 0 of pretrained models. The floor is at least the smallest normal
-    number, whose reciprocal is still finite.
+    It is ``20 eps ‖L_i‖ ‖M⁺‖ ‖w‖``. Two orders of sums, over coordinates, landmarks and keys, or two processors, differ
+    by at most 17 times ``eps ‖L_i‖ ‖M⁺‖ ‖w‖`` (measured, on cores of every condition). An entry of ``A~_i`` has the
+    same noise with ``R_j`` in place of w.
 
     Args:
         inverse_norm: ``‖M⁺‖₂``, (h,).
     """
-    info = torch.finfo(low_rank.dtype)
     w = low_rank.right.sum(-1).norm(dim=-1)  # (h,)
-    floor = 100 * info.eps * low_rank.left.norm(dim=-1) * (inverse_norm * w)[:, None]
-    return floor.clamp(min=info.tiny)
+    return NOISE * torch.finfo(low_rank.dtype).eps * low_rank.left.norm(dim=-1) * (inverse_norm * w)[:, None]
+
+
+def noise_floor(noise: Tensor) -> Tensor:
+    """The value below which a normaliser is rounding, (h, n_q): 5 times its noise.
+
+    So rounding moves a normaliser above the floor by at most a fifth. It matters when lifted scores ``‖k‖²·scale``
+    exceed about 60, as in layer 0 of pretrained models. The floor is at least the smallest normal number, whose
+    reciprocal is still finite.
+    """
+    return (FLOOR * noise).clamp(min=torch.finfo(noise.dtype).tiny)
 
 
 def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
@@ -61,10 +70,25 @@ def sampled_key_mass(
     return (left @ weight[..., None])[..., 0], key
 
 
+def certainly_wrong(mass: Tensor, noise: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether rows are certainly wrong, and whether rounding decides that, (h, n_q) bool each.
+
+    A row is wrong if its normaliser is below its bound by more than twice the noise, or is rounding. Of two orders of
+    sums each may move the normaliser by the noise. If that could take it across the limit, rounding decides.
+
+    Args:
+        mass: ``D~``. noise: see `normaliser_noise`. bound: a lower bound of D. All (h, n_q).
+    """
+    slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)
+    margin = torch.maximum(2 * noise, slack * bound)
+    least = torch.maximum(bound - margin, noise_floor(noise))
+    return ~(mass >= least), (mass - least).abs() <= margin / 2
+
+
 def guarded(
     low_rank: LowRank,
     mass: Tensor,
-    floor: Tensor,
+    bad: Tensor,
     bound: Tensor,
     guard: str,
     q: Tensor,
@@ -75,7 +99,7 @@ def guarded(
     """The normalised operator with its bad rows replaced, the number of these rows (h,), and the extra entries (h,).
 
     Args:
-        low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). floor: see `noise_floor`.
+        low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). bad: the rows to replace, (h, n_q) bool.
         bound: a lower bound of D, (h, n_q).
         guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``, as in ``skyformer``. If the bound of a row underflows,
             ``floor`` acts as ``sampled``.
@@ -85,8 +109,6 @@ def guarded(
         Unsupported: the guard needs a sampled key, and a head with bad rows has none.
     """
     h, n_q, n_k = low_rank.shape
-    slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)
-    bad = ~(mass >= bound * (1 - slack)) | ~(mass >= floor)  # (h, n_q)
     count = bad.sum(-1)
     free = torch.zeros(h, dtype=torch.float64, device=mass.device)
     if guard in ("sampled", "floor") and ((key < 0).all(1) & (count > 0)).any():

@@ -24,7 +24,14 @@ from ...rng import Streams
 from ..base import Approximation, distinct, per_head, row_sums
 from ..registry import TOKENS, register
 from ..summary import Summary, dyadic
-from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
+from .row_guard import (
+    certainly_wrong,
+    exact_normalizer,
+    guarded,
+    noise_floor,
+    normaliser_noise,
+    sampled_key_mass,
+)
 
 Inverse = Literal["auto", "schulz", "pinv", "cholesky"]
 
@@ -142,8 +149,8 @@ def skyformer(
     ``centroids`` (h, d, p). Cost ``4 n d p`` and O(d³), 4 d³ for each step of the iteration.
 
     Diagnostics for softmax: ``bad_rows`` counts rows whose normaliser is not positive, or so small that it is rounding.
-    ``guarded_rows`` counts the replaced rows. ``rounded_rows`` counts the other rows whose normaliser is rounding;
-    their errors differ from machine to machine.
+    ``guarded_rows`` counts the replaced rows. ``rounded_rows`` counts the rows that another order of sums changes:
+    those whose normaliser is rounding and that are not replaced, and those whose replacement rounding decides.
 
     Causal inputs have the form of `methods.summary.dyadic`, which is not in the paper: exact attention to the query's
     own leaf of ``2 d`` keys, and d landmarks of each earlier block, among its queries and keys. It needs all queries of
@@ -194,24 +201,26 @@ def skyformer(
     right = right.sub_(head_shift[:, None, None]).exp_()
     low_rank = LowRank(left, middle, right)
     mass = row_sums(low_rank)  # D~ up to the positive factor exp(row_shift + head_shift)
-    floor = noise_floor(low_rank, _norm(middle))
+    noise = normaliser_noise(low_rank, _norm(middle))
+    floor = noise_floor(noise)
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)
         mass = exact_normalizer(attention, row_shift + head_shift[:, None])
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
     diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
-    rounded = (~(mass.abs() >= floor)).sum(-1)
-    numerator_remains = guard in ("none", "floor")  # floor replaces the normaliser only, and rounding decides both
-    diagnostics["rounded_rows"] = rounded if numerator_remains else torch.zeros_like(rounded)
+    rounded = ~(mass.abs() >= floor)  # (h, n_q)
     if guard == "none":
         operator = Scaled(low_rank, left=1 / mass)
     else:
         no_keys = torch.full((qkv.h, d), -1, device="cpu")  # centroids are not keys, so they give no bound
         indices = draws.get("indices", no_keys).to(q.device)
         bound, key_index = sampled_key_mass(left, indices, qkv.n_q, k, scale, head_shift)
-        operator, replaced, extra = guarded(low_rank, mass, floor, bound, guard, q, k, scale, key_index)
+        bad, undecided = certainly_wrong(mass, noise, bound)
+        rounded = rounded | undecided if guard == "floor" else undecided  # floor keeps the numerator, which is rounding
+        operator, replaced, extra = guarded(low_rank, mass, bad, bound, guard, q, k, scale, key_index)
         diagnostics["guarded_rows"] = replaced
         diagnostics["visited"] = diagnostics["visited"] + extra.cpu()
+    diagnostics["rounded_rows"] = rounded.sum(-1)
     del q, k  # their float64 copies would be a sixth of the peak of memory
     return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
