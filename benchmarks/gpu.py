@@ -15,8 +15,8 @@ The floor of a row is the FLOPs of the products that cannot be avoided, over the
 matrices in the same precision on the same device. Exponentials are in no floor, and decompositions have none.
 
 Goals on a GPU: exact B V in float64 of one head with p = 128 in 0.4 s at n = 131,072 and 20 s at n = 1,048,576; an EᵀE
-pass in 2.5 forwards of the same precision; 64 sampled rows equal to a CPU's float64 to 1e-12. They are held to torch's
-kernels and to those of Triton ("fused"). Exits 1 where one is missed. On a CPU only the last of them is one.
+pass in 2.5 forwards of the same precision; 64 sampled rows equal to a CPU's float64 to 1e-12. Exits 1 where one is
+missed. On a CPU only the last of them is one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ SHARES = {  # of the time; peaks come first, since floors are made of them
     "peaks": 4,
     "reference": 30,
     "pass": 12,
-    "fused": 16,
     "norms": 14,
     "spectra": 8,
     "methods": 9,
@@ -94,9 +93,8 @@ def conditions(device: str) -> dict[str, Any]:
     """Device, clocks, driver and versions."""
     found = {**machine(device), **versions(), "CUDA of torch": torch.version.cuda or "none"}
     found["commit"] = git_commit() or "unknown"
-    for package in ("triton", "pykeops"):
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
+    with suppress(PackageNotFoundError):
+        found["pykeops"] = version("pykeops")
     if device.startswith("cuda"):
         with suppress(OSError, subprocess.SubprocessError):
             command = ["nvidia-smi", f"--query-gpu={','.join(QUERIED)}", "--format=csv,noheader"]
@@ -116,14 +114,13 @@ def goals(rows: Sequence[Row], device: str) -> list[Goal]:
         return same
     places = {(row.name, row.dtype, row.n): row for row in rows if row.heads == 1 and row.p == 128}
     times, forwards = [], []
-    for how in ("", ", fused"):
-        for n, goal in REFERENCE_GOALS.items():
-            row = places.get((f"attnprobe{how}", "float64", n))
-            times.append(Goal(f"seconds of B V in float64{how}, n={n}", number(row and row.seconds), goal, False))
-    for how, dtype in (("", "float32"), ("", "float64"), (", fused", "float64")):
-        row = places.get((f"EᵀE pass{how}", dtype, PASS_N))
+    for n, goal in REFERENCE_GOALS.items():
+        row = places.get(("attnprobe", "float64", n))
+        times.append(Goal(f"seconds of B V in float64, n={n}", number(row and row.seconds), goal, False))
+    for dtype in ("float32", "float64"):
+        row = places.get(("EᵀE pass", dtype, PASS_N))
         found = number(row and in_forwards(row))
-        forwards.append(Goal(f"forwards of an EᵀE pass in {dtype}{how}, n={PASS_N}", found, FORWARDS_GOAL, False))
+        forwards.append(Goal(f"forwards of an EᵀE pass in {dtype}, n={PASS_N}", found, FORWARDS_GOAL, False))
     return [*times, *forwards, *same]
 
 

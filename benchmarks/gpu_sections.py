@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -210,54 +209,6 @@ def pass_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> N
     one = measure.row(Subject("forward", n, heads, p, dtype, 4.0 * heads * n * n * p), forward)
     products = Subject("EᵀE pass", n, heads, p, dtype, heads * one_pass(n, p, COLUMNS))
     measure.row(products, normal, lambda _: {FORWARD: one.seconds} if one.seconds else {})
-
-
-def fused(measure: Measure, sizes: Sizes) -> None:
-    """Exact ``B V`` and passes by the Triton kernels, which a program gets by ``ATTNPROBE_KERNELS=triton``."""
-    for n, heads in sizes.reference:
-        for dtype in ("float64", "float32"):
-            fused_at(measure, n, heads, dtype, sizes)
-
-
-def fused_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> None:
-    p, device = sizes.p, measure.device
-
-    def product() -> Callable[[], Tensor]:
-        qkv = drawn(n, heads, p, device)
-        b = exact(qkv).to(getattr(torch, dtype))
-        return by_triton(lambda: b @ qkv.v, device)
-
-    def normal() -> Callable[[], Tensor]:
-        qkv, op = inputs_and_operator(n, heads, sizes, device)
-        matrices = Differences(exact(qkv).to(torch.float64), [op])
-        x = torch.randn(heads, n, COLUMNS, device=device).double()
-        return by_triton(lambda: matrices.normal(x, torch.arange(heads)), device)
-
-    subject = Subject("attnprobe, fused", n, heads, p, dtype, 4.0 * heads * n * n * p)
-
-    def facts(out):
-        return {DIFFERENCE: difference(drawn(n, heads, p, device), out)}
-
-    one = measure.row(subject, product, facts)
-    if dtype == "float64" and (n, heads) in sizes.passes:
-        products = Subject("EᵀE pass, fused", n, heads, p, dtype, heads * one_pass(n, p, COLUMNS))
-        measure.row(products, normal, lambda _: {FORWARD: one.seconds} if one.seconds else {})
-
-
-def by_triton(once: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """The call with the Triton kernels."""
-    if device.type != "cuda":
-        raise Unsupported("the Triton kernels run on a GPU")
-
-    def chosen() -> Tensor:
-        before = os.environ.get("ATTNPROBE_KERNELS", "")
-        os.environ["ATTNPROBE_KERNELS"] = "triton"
-        try:
-            return once()
-        finally:
-            os.environ["ATTNPROBE_KERNELS"] = before
-
-    return chosen
 
 
 def in_forwards(row: Row) -> float | None:
@@ -517,7 +468,6 @@ SECTIONS: dict[str, Callable[[Measure, Sizes], None]] = {
     "peaks": peaks,
     "reference": reference,
     "pass": passes,
-    "fused": fused,
     "norms": norms,
     "spectra": spectra,
     "methods": methods,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..operators import Operator, Streamed
 from ..operators.blocks import block_rows, block_shape, row_blocks
-from ..operators.fused import is_fused
 from ..operators.precision import product
 from ..operators.threads import SPAN, in_spans, located, side_by_side
 
@@ -88,7 +87,6 @@ class Differences:
         self.h, self.n_q, self.n_k = exact.shape
         heads = 1 if self.devices is not None else block_shape(exact, CPU_BLOCK)[0]
         self.groups = [slice(*pair) for pair in row_blocks(self.h, heads)]  # heads that a block has together
-        self._fused_groups: dict[tuple[int, int], Streamed] = {}
 
     def first(self, v1: Tensor) -> FirstPass:
         """The first product, with the start block ``V₁`` (n_k, s) that all matrices share, and the norms of entries.
@@ -132,12 +130,8 @@ class Differences:
             wide[row, :, column] = x[place]
             wide = wide.flatten(2)  # (g, n_k, a' s)
             minus = self._applied(parts, wide)
-            if (op := self._fused(heads)) is not None:
-                y = (op @ wide) - minus  # EX
-                total = op.rmatmul(y).mT
-            else:
-                y = torch.empty_like(minus)
-                (total,) = self._summed(partial(self._normal_on, heads, wide, minus, y)).added
+            y = torch.empty_like(minus)
+            (total,) = self._summed(partial(self._normal_on, heads, wide, minus, y)).added
             out[place] = self._transposed(parts, total, y).unflatten(2, (len(parts), s))[row, :, column]
 
         jobs = []
@@ -156,21 +150,6 @@ class Differences:
             return
         for job in jobs:
             job()
-
-    def _fused(self, heads: slice) -> Streamed | None:
-        """These heads of B if fused kernels compute its products, the same object in every pass; None if blocks do.
-
-        This is for float64 only. Fused float32 products are three products in TF32; their rounding is eight times as
-        large as the ends of an interval allow.
-        """
-        if self.devices is not None or self.dtype != torch.float64 or not isinstance(self.exact, Streamed):
-            return None
-        if not is_fused(self.exact):
-            return None
-        key = heads.start, heads.stop
-        if key not in self._fused_groups:
-            self._fused_groups[key] = self.exact.heads(heads)
-        return self._fused_groups[key]
 
     def _first_on(
         self, heads: slice, v1: Tensor, minus: Tensor, y: Tensor, device: torch.device

@@ -13,7 +13,6 @@ from ..groups import folded, of_heads, repeated, unfolded
 from ..visible import Visible
 from .base import Operator
 from .blocks import head_blocks
-from .fused import Shifts, fused_apply, fused_apply_transpose, is_fused
 from .precision import full_precision, product
 from .underflow import exp_, least_exponent, softmax
 
@@ -26,8 +25,7 @@ LARGEST_EXPONENT = 500  # of float64 exponentials without a shift: their sums, t
 class Streamed(Operator):
     """A matrix whose rows are computed from ``q`` and ``k`` when they are needed, (h, n_q, n_k).
 
-    Products are computed block by block, or in tiles of the Triton kernels if `is_fused`. Memory is O(n_k) for each row
-    of a block.
+    Products are computed block by block. Memory is O(n_k) for each row of a block.
 
     Args:
         q: queries, (h, n_q, p).
@@ -41,7 +39,6 @@ class Streamed(Operator):
         self.visible = None if visible is None else visible.to(q.device)
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
-        self.normaliser: tuple[Tensor, Tensor] | None = None  # of fused products: largest scores and sums, (h, n_q)
 
     def heads(self, index: slice) -> Streamed:
         return type(self)(self.q[index], self._keys(index), self.scale, self.visible)
@@ -76,10 +73,6 @@ class Streamed(Operator):
     def is_differentiated(self, *operands: Tensor) -> bool:
         """Whether a product with ``operands`` needs a gradient."""
         return torch.is_grad_enabled() and any(x.requires_grad for x in (self.q, self.k, *operands))
-
-    def shifts(self) -> Shifts | None:
-        """The shifts that are subtracted from the scores before exp; None if each row is divided by its sum."""
-        raise NotImplementedError
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Rows ``start … stop - 1`` of some heads, (g, b, n_k), which may use the memory of ``out``."""
@@ -119,8 +112,6 @@ class Streamed(Operator):
 
     @full_precision()
     def _apply(self, x: Tensor) -> Tensor:
-        if is_fused(self, x):
-            return fused_apply(self, x)
         out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])  # (h, n_q, c)
         for heads, start, stop, block in self._blocks(x, CPU_PRODUCT):
             out[heads, start:stop] = product(block, x[heads])
@@ -128,8 +119,6 @@ class Streamed(Operator):
 
     @full_precision()
     def _apply_transpose(self, y: Tensor) -> Tensor:
-        if is_fused(self, y):
-            return fused_apply_transpose(self, y)
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])  # (h, n_k, c)
         for heads, start, stop, block in self._blocks(y):
             out[heads] += product(block.mT, y[heads, start:stop])
@@ -153,9 +142,6 @@ class SoftmaxAttention(Streamed):
              [1.]]])
     """
 
-    def shifts(self) -> None:
-        return None
-
     @property
     def needs_no_shift(self) -> bool:
         """Whether norms bound the scores so that exponentials of all keys are normal float64 numbers, on a GPU."""
@@ -170,7 +156,7 @@ class SoftmaxAttention(Streamed):
         In float64 a GPU then computes ``Σ_j exp(S_ij) x_j / Σ_j exp(S_ij)`` where norms bound S by 500. No pass over
         the scores looks for their maxima. It takes three quarters of the time of a product.
         """
-        if is_fused(self, x) or not self.needs_no_shift:
+        if not self.needs_no_shift:
             return self @ x
         out = x.new_zeros(self.shape[0], self.shape[1], x.shape[2])
         sums = x.new_zeros(self.shape[0], self.shape[1], 1)
@@ -238,9 +224,6 @@ class UnnormalisedAttention(Streamed):
             out[heads] = torch.maximum(out[heads], self.scores(heads, start, stop).amax((1, 2)))
         return out
 
-    def shifts(self) -> Shifts:
-        return Shifts(self.shift[:, None].expand(self.shape[:2]), None)
-
     def _lowest(self) -> Tensor:
         return -self._largest_score() - self.shift
 
@@ -265,9 +248,6 @@ class GaussianAttention(Streamed):
         super().__init__(q, k, scale, visible)
         half_q, half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))
         self.half_q, self.half_k = half_q, repeated(half_k, len(q))  # (h, n)
-
-    def shifts(self) -> Shifts:
-        return Shifts(self.half_q, self.half_k, at_most_one=True)
 
     def _lowest(self) -> Tensor:
         return -abs(self.scale) / 2 * (_largest_norm(self.q) + repeated(_largest_norm(self.k), len(self.q))) ** 2

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from .. import __version__
-from ..operators.fused import kernels
 from ..sources import cached_models, describe_defaults, hub_reachable, packaged_weights
 from ..sources.packaged import PACKAGES as PACKAGED
 
@@ -33,20 +32,11 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """The versions of attnprobe, Python, the platform and the packages that can change a number.
-
-    ``kernels`` is there where other kernels than torch's make exact products.
-
-    Raises:
-        UsageError: an unknown name in ``ATTNPROBE_KERNELS``.
-    """
+    """The versions of attnprobe, Python, the platform and the packages that can change a number."""
     installed = {"attnprobe": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             installed[name] = version(name)
-    if kernels() == "triton":
-        with suppress(PackageNotFoundError):
-            installed["kernels"] = f"triton {version('triton')}"
     return installed
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -266,7 +265,7 @@ def test_heads_are_tested_without_the_slow_import_of_students_distribution():
 
 def test_no_submodule_shares_a_name_with_a_public_one():
     names = [module.name for module in pkgutil.walk_packages(attnprobe.__path__, "attnprobe.")]
-    apart = ["attnprobe.__main__", *(["attnprobe.operators.triton_kernels"] if find_spec("triton") is None else [])]
+    apart = ["attnprobe.__main__"]
     for name in names:
         if name not in apart:
             import_module(name)
