@@ -22,7 +22,7 @@ from .registry import KERNELS, METHODS, Method, Provenance
 from .selection.files import from_selection
 from .user.claims import as_method
 from .user.files import contents, digest, from_file, loading
-from .user.foreign import asked, same_settings
+from .user.foreign import asked
 
 
 @checked()
@@ -70,7 +70,7 @@ def from_plugin(point: EntryPoint) -> Method:
     where = f"the method '{point.name}' of {package or point.value}"
     if point.name in METHODS:
         raise UsageError(f"{where} has the name of a built-in method and is left out")
-    with same_settings(where, UsageError), loading(where):
+    with loading(where):
         function = point.load()
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))

@@ -14,7 +14,6 @@ import torch
 
 from ..approximation import Approximation
 from ..errors import Unsupported
-from ..methods.user.foreign import same_settings
 from ..operators import Operator
 from ..qkv import QKV
 from ..reference import exact_output
@@ -134,7 +133,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 @in_kit(
     "inputs",
-    "Q, K, V, global random states, torch's settings and functions, and the working folder are left as they are",
+    "Q, K, V and global random states are left as they are",
     scores=(1.0,),
     dtypes=(torch.float64,),
 )
@@ -142,8 +141,7 @@ def inputs(case: Case) -> None:
     qkv = case.qkv()
     before = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
     states = torch.get_rng_state(), _numpy_state(), random.getstate()
-    with same_settings("it"):
-        case.run(qkv)
+    case.run(qkv)
     for axis, a, b in zip("qkv", before, (qkv.q, qkv.k, qkv.v), strict=True):
         demand(torch.equal(a, b), f"it writes into {axis}")
     demand(torch.equal(states[0], torch.get_rng_state()), "it moves torch's global generator on")

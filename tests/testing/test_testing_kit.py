@@ -439,15 +439,6 @@ def test_what_fails_for_one_reason_is_told_once(run, tmp_path):
     assert ["--only finite" in row["replay"] for row in rows] == [False, True]
 
 
-def test_a_method_does_not_break_the_next_one(run, tmp_path):
-    text = "import torch\n\ndef wide(q, k, v):\n    torch.set_default_dtype(torch.float64)\n    return q @ k.mT @ v\n"
-    text += "\ndef fair(q, k, v, generator):\n    return torch.randn(1, generator=generator) * (q @ k.mT @ v)\n"
-    (tmp_path / "mine.py").write_text(text)
-    code, out, _ = run("check", "mine.py:wide", "--only", "inputs,shapes")
-    assert code == 1 and "BadResult: mine.py:wide changes torch's default dtype, which" in " ".join(out.split()), out
-    assert run("check", "mine.py:fair", "--only", "shapes")[0] == 0
-
-
 def test_the_command_shows_a_failure_and_how_to_repeat_it(run, tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     code, out, err = run("check", "mine.py:forgetful")

@@ -17,7 +17,7 @@ from ...grammar.foreign import message, one_line
 from ...operators import Dense, Operator, Stacked
 from ...qkv import QKV
 from ...rng import Streams
-from .foreign import Guarded, asked, check_tensor, same_settings
+from .foreign import Guarded, asked, check_tensor
 from .recovered import LARGEST, Recovered
 
 COSTS = ("visited", "scored", "kv_read", "realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # of diagnostics
@@ -43,8 +43,7 @@ class UserFunction:
         """The function's result as an approximation on the valid tokens.
 
         Raises:
-            BadResult: another type, shape, dtype or device; a result that is not linear in V; inputs or settings that
-                changed.
+            BadResult: another type, shape, dtype or device; a result that is not linear in V; inputs that changed.
             Unsupported: the function raises it.
         """
         inner = qkv.compressed()
@@ -52,11 +51,8 @@ class UserFunction:
 
         def run(v: Tensor) -> list[Any]:
             inputs = qkv.replace(v=v)
-            with same_settings(self.name):
-                return [
-                    self._checked(self._call(part, plain, streams, options), part)
-                    for part in (inputs.select(heads) for heads in calls)
-                ]
+            parts = [inputs.select(heads) for heads in calls]
+            return [self._checked(self._call(part, plain, streams, options), part) for part in parts]
 
         result, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
         if isinstance(result, Operator):

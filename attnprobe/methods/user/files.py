@@ -20,7 +20,6 @@ from ...grammar.foreign import diverted, first_line, message, notes, reason
 from ...grammar.lists import file_and_function, short_name
 from ..registry import Method, Provenance
 from .claims import as_method
-from .foreign import same_settings
 
 LARGEST = 16 * MIB  # the size limit of a module
 PREFIX = "attnprobe_user_"  # starts the names of loaded modules
@@ -120,7 +119,7 @@ def _module(path: Path, sha256: str, files: tuple[Path, ...], text: bytes) -> ty
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pickle look there
     try:
-        with same_settings(path.name, UsageError), loading(path, path.parent):
+        with loading(path, path.parent):
             exec(compile(text, str(path), "exec"), module.__dict__)
     except BaseException:
         sys.modules.pop(module.__name__, None)

@@ -1,13 +1,8 @@
-"""The check of a user's objects: what methods share, values of functions of claims, products of operators."""
+"""The check of a user's objects: values of functions of claims, products of operators."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from operator import attrgetter, is_
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -17,105 +12,8 @@ from ...arguments import fault
 from ...errors import AttnprobeError, BadResult, UsageError
 from ...grammar.foreign import reason
 from ...operators import Operator
-from ...operators.precision import PRECISION
 
 R = TypeVar("R")
-# Of torch, if its version has them. What others inherit comes first.
-FLAGS = (
-    *(f"backends.{place}fp32_precision" for place in ("", "cudnn.", "mkldnn.")),
-    *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")),
-    *(f"backends.cuda.matmul.allow_{name}_reduced_precision_reduction" for name in ("fp16", "bf16")),
-    "backends.mkldnn.enabled",
-    "backends.opt_einsum.enabled",
-)
-SPACES = {  # whose functions the methods share
-    "torch": torch,
-    "torch.nn.functional": torch.nn.functional,
-    "torch.linalg": torch.linalg,
-    "torch.special": torch.special,
-    "torch.Tensor": torch.Tensor,
-}
-OWN = ("manual_seed", "Storage")  # torch sets these itself: when it first compiles something, by the default dtype
-
-
-def _put_flag(flag: str, value: Any) -> None:
-    place, _, name = flag.rpartition(".")
-    setattr(attrgetter(place)(torch), name, value)
-
-
-def _put_device(device: torch.device) -> None:
-    torch.set_default_device(None if device.type == "cpu" else device)  # None leaves no mode behind
-
-
-def _has(flag: str) -> bool:
-    try:
-        attrgetter(flag)(torch)
-    except AttributeError:
-        return False
-    return True
-
-
-SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # how each is read and set
-    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch's default device": (torch.get_default_device, _put_device),
-    "torch's grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "torch's deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    **{f"torch.{flag}": (partial(attrgetter(flag), torch), partial(_put_flag, flag)) for flag in FLAGS if _has(flag)},
-    "torch's precision of float32 products": (PRECISION.read, PRECISION.make),
-    "torch's flushing of denormal numbers": (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
-    **{
-        f"torch's autocast on {kind}": (
-            partial(torch.is_autocast_enabled, kind),
-            partial(torch.set_autocast_enabled, kind),
-        )
-        for kind in ("cpu", "cuda")
-    },
-    "the working folder": (os.getcwd, os.chdir),
-}
-
-
-@contextmanager
-def same_settings(what: str, kind: type[AttnprobeError] = BadResult) -> Iterator[None]:
-    """A context at whose end the `SETTINGS` and the functions of `SPACES`, which all methods share, are as before.
-
-    It costs about 0.1 ms.
-
-    Raises:
-        BadResult: they were not, or an error of another ``kind``. The line begins with ``what``, and names them.
-    """
-    before = {name: get() for name, (get, _) in SETTINGS.items()}
-    functions = {name: vars(space).copy() for name, space in SPACES.items()}
-    changed = []
-    try:
-        yield
-    finally:
-        for name, space in SPACES.items():  # first, because the settings are read and set by functions
-            changed += [f"{name}.{one}" for one in _put_back(space, functions[name])]
-        for name, (get, put) in SETTINGS.items():
-            if get() != before[name]:
-                changed.append(name)
-                put(before[name])
-    if changed:
-        raise kind(f"{what} changes {', '.join(changed)}, which other methods share; set it back at the end")
-
-
-def _put_back(space: Any, before: dict[str, Any]) -> list[str]:
-    """Set the functions of a module or a class back that are not those of ``before``; their names.
-
-    A function that a class gained is removed if it hides one of its base class.
-    """
-    now = vars(space)
-    if len(now) == len(before) and all(map(is_, now.values(), before.values())):
-        return []
-    replaced = [name for name, one in before.items() if now.get(name) is not one and callable(one) and name not in OWN]
-    for name in replaced:
-        setattr(space, name, before[name])
-    base = space.__base__ if isinstance(space, type) else None
-    hiding = [name for name in now.keys() - before.keys() if hasattr(base, name)]
-    for name in hiding:
-        delattr(space, name)
-    return replaced + hiding
 
 
 def asked(work: Callable[[], R], what: str, kind: type[AttnprobeError] = UsageError) -> R:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
-import textwrap
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +19,6 @@ from attnprobe.environment import plugins
 from attnprobe.errors import BadResult, Unsupported, UsageError
 from attnprobe.experiments.bench.calls import Work
 from attnprobe.methods import METHODS, get, is_method
-from attnprobe.methods.user.foreign import SETTINGS, same_settings
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import Dense, LowRank, Operator, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
@@ -241,70 +236,6 @@ def test_what_is_no_result_is_said_in_words(fn, words):
     assert torch.equal(qkv.v, before[0]) and torch.equal(qkv.q, before[1])  # copies were given away
 
 
-def half(x, *_):
-    return x / 2
-
-
-CHANGES = {
-    "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "torch's default device": lambda: torch.set_default_device("meta"),
-    "torch's grad mode": lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
-    "torch's number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    "torch's deterministic algorithms": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-    "torch's precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
-    "torch's flushing of denormal numbers": lambda: torch.set_flush_denormal(True),
-    "torch's autocast on cpu": lambda: torch.set_autocast_enabled("cpu", True),
-    "torch.backends.mkldnn.enabled": lambda: setattr(torch.backends.mkldnn, "enabled", False),
-    "torch.backends.cudnn.deterministic": lambda: setattr(torch.backends.cudnn, "deterministic", True),
-    "torch.softmax": lambda: setattr(torch, "softmax", half),
-    "torch.matmul": lambda: delattr(torch, "matmul"),
-    "torch.nn.functional.softmax": lambda: setattr(torch.nn.functional, "softmax", half),
-    "torch.Tensor.softmax": lambda: setattr(torch.Tensor, "softmax", half),
-    "torch.Tensor.norm": lambda: setattr(torch.Tensor, "norm", half),
-    "the working folder": lambda: os.chdir(".."),
-}
-
-
-def shared():
-    """What the methods share."""
-    x = torch.linspace(0, 1, 4)
-    made = [torch.softmax(x, 0), torch.nn.functional.softmax(x, 0), x.softmax(0), x.norm(), x[None].matmul(x)]
-    return [get() for get, _ in SETTINGS.values()], [one.tolist() for one in made]
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_what_methods_share_is_restored_and_the_method_fails(name):
-    """The next method failed, "returned float64 for inputs of float32", or was measured with another softmax."""
-    before, change = shared(), CHANGES[name]
-
-    def changing(v):
-        change()
-        return v
-
-    def raising(v):
-        change()
-        raise ValueError("as ever")
-
-    with pytest.raises(BadResult, match=f"^changing changes {name}, which other methods share; set it back at the end"):
-        approximate(changing, make())
-    with pytest.raises(ValueError, match="as ever"):
-        approximate(raising, make())
-    with pytest.raises(BadResult, match=f"^it changes {name},"), same_settings("it"):
-        change()
-    assert shared() == before
-
-
-@pytest.mark.parametrize("choice", ["fp32_precision", "cudnn.fp32_precision", "cuda.matmul.allow_tf32"])
-def test_a_precision_that_others_inherit_is_restored(choice):
-    place, _, name = f"torch.backends.{choice}".rpartition(".")
-    if not hasattr(eval(place), name):
-        pytest.skip("a torch without it")
-    before = shared()
-    with pytest.raises(BadResult, match="^it changes torch"), same_settings("it"):
-        setattr(eval(place), name, True if name == "allow_tf32" else "tf32")
-    assert shared() == before
-
-
 def test_a_warning_of_a_method_is_said_once():
     """The filters of warnings are as they are: each change of them makes Python say all warnings again."""
 
@@ -316,35 +247,6 @@ def test_a_warning_of_a_method_is_said_once():
         warnings.simplefilter("default")
         approximate(warning, make(h=4))
     assert [str(one.message) for one in said] == ["odd inputs"]
-
-
-def test_what_torch_sets_itself_is_no_change():
-    """It wraps `torch.manual_seed` when it compiles first, and copies give classes names of their slots."""
-    lines = """
-        import copy, torch
-        from attnprobe.methods.user.foreign import same_settings
-        with same_settings("it"):
-            import torch._dynamo
-            torch.compile(torch.exp, backend="eager")(torch.ones(2))
-            copy.copy(torch.ones(2)), setattr(torch.Tensor, "of_my_own", 1)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(lines)], check=True)
-
-
-@pytest.mark.parametrize(
-    "line, name",
-    [
-        ("torch.set_default_dtype(torch.float64)", "torch's default dtype"),
-        ("torch.exp = torch.sin", "torch.exp"),
-        ("import os; os.chdir('/')", "the working folder"),
-    ],
-)
-def test_a_file_restores_what_methods_share(line, name, tmp_path):
-    before = shared()
-    (tmp_path / "mine.py").write_text(f"import torch\n{line}\nmean = lambda v: v\n")
-    with pytest.raises(UsageError, match=f"^mine.py changes {name}, "):
-        get(f"{tmp_path}/mine.py:mean")
-    assert shared() == before and torch.exp(torch.zeros(1)) == 1
 
 
 def test_a_function_may_say_that_it_does_not_support_its_inputs():
