@@ -52,8 +52,10 @@ def columns_of(output: Output) -> Sequence[str]:
     return () if output.format_ == "csv" else output.columns or ()
 
 
-def keep_files(view: View, folder: Path, columns: Sequence[str] = ()) -> None:
+def keep_files(view: View, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
     """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
+
+    Returns the files.
 
     The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard writes no tables,
     because those in the folder have the rows of all shards.
@@ -62,8 +64,9 @@ def keep_files(view: View, folder: Path, columns: Sequence[str] = ()) -> None:
         columns: of the view's tables in Markdown and LaTeX (see `View.text`).
     """
     from ..records.file import strict_json
-    from ..records.ownership import write_output
+    from ..records.outputs import write_output
 
+    paths = []
     if shard := shard_of_command():
         note(
             f"shard {shard}: these are the rows of this shard; after all shards, `attnprobe report {folder}` or this "
@@ -76,10 +79,12 @@ def keep_files(view: View, folder: Path, columns: Sequence[str] = ()) -> None:
         for name, one in named.items():
             for kind, form in KINDS.items():
                 chosen = columns if one is view and kind in ("md", "tex") else ()
-                write_output(folder, f"tables/{name}.{kind}", one.text(form, columns=chosen) + "\n")
+                paths.append(write_output(folder, f"tables/{name}.{kind}", one.text(form, columns=chosen) + "\n"))
     for name, value in view.files.items():
         path = write_output(folder, name, strict_json(value, indent=2) + "\n")
+        paths.append(path)
         note(f"{name.partition('-')[0]}: {path}")
+    return paths
 
 
 @contextmanager
@@ -93,25 +98,22 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
         note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the records")
 
 
-def figure_files(folder: str | Path | None, stem: str) -> list[str]:
-    """The files ``figures/STEM-….svg`` and the like of one kind of figures that this program wrote to a folder."""
+def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
+    """The files ``figures/STEM-….svg`` and the like of one kind of figures in a folder."""
     from ..figures.files import FILES
     from ..files import path_of
-    from ..records.ownership import produced
+    from ..records.outputs import OUTPUTS
 
     if folder is None:
         return []
     with suppress(OSError, UsageError):  # a folder that cannot be is refused where it is made
-        names = produced(path_of(folder))
-        return [name for name in names if name.startswith(f"figures/{stem}-") and name.endswith(FILES)]
+        found = sorted((path_of(folder) / "figures").glob(f"{stem}-*"))
+        return [path for path in found if path.name.endswith(FILES) and OUTPUTS.fullmatch(f"figures/{path.name}")]
     return []
 
 
 def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
-    """Draw figures of a view into ``figures/``, and return their files.
-
-    Older figures of these kinds that are not drawn again do not fit the table, so they are removed. A user's files
-    stay. A shard draws nothing.
+    """Draw figures of a view into ``figures/``, and return their files. A shard draws nothing.
 
     Args:
         kinds: of those in ``view.figures``; ``all`` is every one.
@@ -128,9 +130,8 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
 def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
     """The files of one kind of figure. If there are none and the kind was ``named``, stderr has the reason."""
     from ..figures.files import FILES
-    from ..records.ownership import remove_output, scratch, write_output
+    from ..records.outputs import scratch, write_output
 
-    older = figure_files(folder, figure.stem)
     with scratch(folder) as place:
         drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]
@@ -143,9 +144,6 @@ def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
         note(f"no figure: {figure.nothing}")
     if paths and figure.remark:
         note(figure.remark)
-    for name in older:
-        if name not in drawn and remove_output(folder, name):
-            note(f"removed, because it shows an earlier run: {folder / name}")
     return paths
 
 

@@ -90,7 +90,7 @@ def report(
     from ..figures.drawing import Drawing, check_style
     from ..files import path_of, reading
     from ..frame.metric import ERROR
-    from ..records.ownership import PAGE, produced, write_output
+    from ..records.outputs import PAGE, write_output
     from ..report import html_page, open_run, views
     from .output import columns_of, show
     from .streams import note
@@ -128,8 +128,6 @@ def report(
     if page.exists() and not page.is_dir():
         raise UsageError(f"--out {page} is not a directory")
     folders = _folders(opened, page)
-    for folder in (page, *folders):
-        produced(folder)  # a foreign list is refused before anything is written
     reports = []
     for run, folder in zip(opened, folders, strict=True):
         with reading(run.path, UsageError, ": cannot be shown"):
@@ -141,7 +139,6 @@ def report(
             if writes:
                 reports.append(_rebuilt(run, shown_views, folder, page, kinds, columns_of(output)))
     if writes:
-        _remove_earlier(page, folders)
         note(f"page: {write_output(page, PAGE, html_page(reports))}")
     if any(run.malformed for run in opened):
         raise click.exceptions.Exit(4)
@@ -159,24 +156,6 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
     return [page / name for name in names]
 
 
-def _remove_earlier(page: Path, folders: Sequence[Path]) -> None:
-    """Remove folders of an earlier report from next to its page. A folder with a foreign list stays."""
-    from ..errors import UsageError
-    from ..records.ownership import PAGE, produced, remove_report_folder
-    from .streams import note
-
-    if PAGE not in produced(page):
-        return
-    for folder in sorted(page.iterdir()):
-        try:
-            removed = folder not in folders and remove_report_folder(folder)
-        except UsageError as error:
-            note(f"{error}; the folder is left as it is")
-            continue
-        if removed:
-            note(f"removed, because the page no longer names its run: {folder}")
-
-
 def _rebuilt(
     run: Run, shown: Sequence[View], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
 ) -> Report:
@@ -184,21 +163,21 @@ def _rebuilt(
 
     Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
     """
-    from ..records.ownership import PAGE, produced
     from ..report import Report
-    from .output import draw, keep_files
+    from .output import draw, figure_files, keep_files
     from .streams import note
 
+    files: list[Path] = []
     figures: list[Path] = []
     for view in shown:
-        keep_files(view, folder, columns)
+        files += keep_files(view, folder, columns)
         figures += draw(view, folder, kinds)
+        files += [path for one in view.figures.values() for path in figure_files(folder, one.stem)]
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
     drawn = [path for path in figures if path.suffix == ".svg"]
-    names = {path.relative_to(folder).as_posix() for path in drawn}
-    files = [name for name in produced(folder) if name != PAGE and (not name.endswith(".svg") or name in names)]
+    linked = sorted({path for path in files if path.suffix != ".svg" or path in drawn})
     if folder.resolve() == run.path.resolve():
-        files += sorted(path.name for path in folder.glob("records*.jsonl")) + ["manifest.json"] * bool(run.manifest)
-    return Report(run, shown, drawn, [(folder / name).relative_to(page).as_posix() for name in files])
+        linked += sorted(folder.glob("records*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
+    return Report(run, shown, drawn, [path.relative_to(page).as_posix() for path in linked])

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..files import JsonObject, path_of
 from ..records.append import RecordWriter
 from ..records.file import SCHEMA, Shard, cell_key, parse_shard, plain, run_directory, write_json
-from ..records.ownership import refuse_foreign
+from ..records.outputs import refuse_foreign
 from ..records.read import malformed_notes, read_typed
 from .cells import Cells
 from .option import KEYS, Option, options_of

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from folders import snapshot
 from golden import rewrite as golden
 from safetensors.torch import save_file
 from thinned import others_slow
@@ -22,7 +23,6 @@ import attnprobe
 from attnprobe.cli import output, report
 from attnprobe.experiments.spectrum.record import SpectrumRecord
 from attnprobe.methods import METHODS
-from attnprobe.records import ownership
 from attnprobe.report import open_run, views
 from attnprobe.tables.view import Figure
 
@@ -420,19 +420,6 @@ def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count,
     assert lines > 1 or said == [f"attnprobe: 40 figures: {tmp_path}/figures/maps*.svg, and .png, .pdf, .txt"]
 
 
-def test_an_older_figure_that_may_be_the_users_stays(tmp_path, capsys):
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures/kind-old.svg").write_text("of anyone")
-    ownership.write_output(tmp_path, "figures/kind-new.svg", "ours")
-    listed = tmp_path / ownership.LIST
-    listed.write_text(json.dumps({**json.loads(listed.read_text()), "older": ["figures/kind-old.svg"]}))
-    figure = Figure("kind", lambda folder: [], "nothing to draw")
-    assert output._drawn(figure, tmp_path, named=True) == []
-    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["kind-old.svg"]
-    said = capsys.readouterr().err
-    assert "no figure: nothing to draw" in said and said.count("removed, because it shows an earlier run") == 1
-
-
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -461,32 +448,14 @@ def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
     assert "this run is interrupted, not finished" in err and "1 records of commands that this version" in err
 
 
-def test_a_page_of_other_runs_removes_the_folders_of_the_earlier_ones(run, qkv, tmp_path):
-    def report(*args):
-        return run("report", *args, "--plot", "cost")
-
+def test_a_page_of_other_runs_leaves_the_folders_of_the_earlier_ones(run, qkv, tmp_path):
     assert run("error", "--qkv", qkv, "--d", "4,8", "--out", "a")[0] == 0
-    for name in ("b", "pages/measured"):
-        shutil.copytree("a", name)
-    assert report("a", "b", "--out", "pages")[0] == 0
-    assert report("b", "--out", "pages/page-of-b")[0] == 0
-    pages = tmp_path / "pages"
-    assert list((pages / "a/figures").iterdir()) and list((pages / "a/tables").iterdir())
-    (pages / "a/tables/mine.md").write_text("of the user")
-    (pages / "notes").mkdir()
-    before = {folder.name: sorted(folder.rglob("*")) for folder in pages.iterdir() if folder.is_dir()}
-    code, _, err = report("b", "pages/measured", "--out", "pages")
-    assert code == 0 and f"removed, because the page no longer names its run: {Path('pages/a')}" in err
-    assert sorted(path.name for path in (pages / "a").rglob("*")) == ["mine.md", "tables"]
-    for name in ("b", "notes", "page-of-b"):
-        assert sorted((pages / name).rglob("*")) == before[name]
-    assert (pages / "measured/records.jsonl").is_file() and (pages / "measured/tables/error.md").is_file()
-    code, _, err = report("b", "--out", "pages/page-of-b")
-    assert code == 0 and "removed" not in err
-    (pages / "a/tables/mine.md").unlink()
-    assert report("a", "b", "--out", "pages")[0] == 0 == report("b", "--out", "pages")[0]
-    assert not (pages / "a").exists() and not (pages / "b").exists() and (pages / "report.html").is_file()
-    assert (pages / "measured/records.jsonl").is_file()
+    shutil.copytree("a", "b")
+    assert run("report", "a", "b", "--plot", "cost", "--out", "pages")[0] == 0
+    (tmp_path / "pages/a/tables/mine.md").write_text("of the user")
+    before = snapshot(tmp_path / "pages/a")
+    assert run("report", "b", "--plot", "cost", "--out", "pages")[0] == 0
+    assert snapshot(tmp_path / "pages/a") == before
 
 
 def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv, tmp_path):
@@ -509,10 +478,8 @@ def test_a_figure_that_was_there_before_is_not_on_the_page(run, qkv, tmp_path):
     run("error", "--qkv", qkv, "--d", "4", "--out", "r")
     run("report", "r", "--plot", "errors")
     hostile = '<svg><base href="//evil"/><meta http-equiv="refresh"/><form action="//evil"><input/></form></svg>'
-    listed = tmp_path / "r/produced.json"
     stems = ("figures/error-output_spectral_relative.svg", "figures/error-output_spectral_relative-x.svg")
     for plot in ("none", "errors"):
-        listed.write_text(json.dumps({"schema": 1, "files": list(stems), "older": []}))
         for name in stems:
             (tmp_path / "r" / name).write_text(hostile)
         shutil.rmtree(tmp_path / "r/tables")

@@ -38,8 +38,7 @@ MORE = (
     ("matrix_open", ["x"]),
     ("row_tolerance", "nan"),
 )
-NAMES = ("../../victim.txt", "../victim.txt", "figures/x/../../../victim.svg", "tables/../../victim.txt", "notes.txt")
-PLACES = ("records.jsonl", "manifest.json", "inputs.jsonl", "produced.json", "report.html", "tables", "tables/error.md")
+PLACES = ("records.jsonl", "manifest.json", "inputs.jsonl", "report.html", "tables", "tables/error.md")
 PLACES += (
     "figures",
     "figures/error-x.svg",
@@ -62,7 +61,7 @@ class Case:
 
     def make(self, run: Path) -> None:
         shutil.copytree(RUNS / self.command, run)
-        kinds = (self.records, self.records, self.manifest, self.inputs, self.listing, self.place, self.maps)
+        kinds = (self.records, self.records, self.manifest, self.inputs, self.place, self.maps)
         self.random.choice(kinds)(run)
 
     def records(self, run: Path, file: str = "records.jsonl") -> None:
@@ -96,12 +95,6 @@ class Case:
             return (name,), value
         place = self.random.choice(list(places(record)))
         return place, self.random.choice((*VALUES, del_, del_, del_))
-
-    def listing(self, run: Path) -> None:
-        names = [self.random.choice((*NAMES, str(run.parent / "victim.svg"), "tables/error.md", *VALUES))]
-        older = [self.random.choice(NAMES)] if self.random.random() < 0.3 else []
-        self.words = f"produced.json: {names!r:.60} {older}"
-        (run / "produced.json").write_text(json.dumps({"schema": 1, "files": names, "older": older}))
 
     def place(self, run: Path) -> None:
         """Something else in the place of a file or folder."""

@@ -16,7 +16,7 @@ from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import impossible_reason, parse_gates
 from attnprobe.records import shapes
-from attnprobe.records.ownership import scratch
+from attnprobe.records.outputs import scratch
 from attnprobe.report import page
 from attnprobe.report.run import Run
 from attnprobe.run import provenance
