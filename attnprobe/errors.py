@@ -6,9 +6,8 @@ for what cannot happen.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
-from os.path import isfile
 
 LINE = 1000  # characters of a message
 
@@ -86,7 +85,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     match = near(name, choices)
     if match is not None:
         return f"; did you mean '{match}'?"
-    return f"; choose from {', '.join(choices)}"
+    return f"; choose from {', '.join(choices)}" if choices else "; there is none"
 
 
 def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
@@ -96,23 +95,3 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
     unknown method 'nystromfomer'; did you mean 'nystromformer'?
     """
     return UsageError(f"unknown {what} '{cut(name)}'{nearest(name, choices)}")
-
-
-def unknown_method(what: str, name: str, choices: Iterable[str]) -> UsageError:
-    """`unknown` of a method's name, with a hint to the file ``NAME.py`` if there is one."""
-    if isfile(f"{name}.py"):
-        return UsageError(f"unknown {what} '{cut(name)}'; did you mean './{cut(name)}.py:{cut(name)}'?")
-    return unknown(what, name, choices)
-
-
-def unknown_option(method: str, option: str, options: Collection[str]) -> UsageError:
-    """`unknown` of an option of a method; ``d`` is the budget.
-
-    >>> print(unknown_option("vmean", "gamma", []))
-    vmean takes no options, got 'gamma'
-    """
-    if option == "d":
-        return UsageError(f"unknown option of {method} 'd'; the budget is --d, such as --d 16,32")
-    if not options:
-        return UsageError(f"{method} takes no options, got '{cut(option)}'")
-    return unknown(f"option of {method}", option, options)

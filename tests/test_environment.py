@@ -13,21 +13,13 @@ from attnprobe.cli import COMMANDS
 ROOT = Path(attnprobe.__file__).parent
 
 
-@pytest.mark.parametrize(
-    "name, way_out",
-    [
-        ("ATTNPROBE_METHDO", "; did you mean ATTNPROBE_METHOD?"),
-        ("ATTNPROBE_NO_MATRIX", "; did you mean ATTNPROBE_MATRIX=0?"),
-        ("ATTNPROBE_CACHE_SIEZ", "; did you mean ATTNPROBE_CACHE_SIZE?"),
-        ("ATTNPROBE_QQQQQQ", ""),
-    ],
-)
+@pytest.mark.parametrize("name", ["ATTNPROBE_METHDO", "ATTNPROBE_NO_MATRIX"])
 @pytest.mark.parametrize("command", [("methods",), ("sweep", "--list")], ids="-".join)
-def test_a_variable_that_no_command_reads_is_named_with_the_nearest(run, monkeypatch, command, name, way_out):
+def test_a_variable_that_no_command_reads_is_named(run, monkeypatch, command, name):
     monkeypatch.setenv(name, "1")
     code, _, err = run(*command)
     assert code == 0
-    assert err == f"attnprobe: {name} is not an option of any command{way_out}\n"
+    assert err == f"attnprobe: {name} is not an option of any command\n"
 
 
 def test_what_another_command_or_the_program_itself_reads_is_no_mistake(run, monkeypatch):

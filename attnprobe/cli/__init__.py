@@ -18,7 +18,7 @@ import click
 
 from .. import __version__
 from ..environment import variable
-from ..errors import AttnprobeError, cut, near, nearest
+from ..errors import AttnprobeError, cut, nearest
 from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import diverted, message, reason
 from .options import unknown_variables
@@ -154,12 +154,6 @@ def _run(args: list[str], debug: bool) -> int:
             code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):  # click takes the dashes for likeness
-            given = error.option_name.lstrip("-")
-            known = [] if error.ctx is None else [name for one in error.ctx.command.params for name in one.opts]
-            begun = [name for name in known if name.startswith(error.option_name)]
-            close = begun or [one for one in error.possibilities or () if near(given, [one.lstrip("-")])]
-            error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
         return _failed(f"{cut(error.format_message(), LINE)}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
         if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from .names import check_methods, complete_methods
 from .options import debug_option, format_option
 
 EPILOG = """\b
@@ -40,7 +39,7 @@ def _sizes(function: Any) -> Any:
 
 
 @click.command("check", epilog=EPILOG)
-@click.argument("method", metavar="NAME|FILE:FN[:k=v,…]", shell_complete=complete_methods)
+@click.argument("method", metavar="NAME|FILE:FN[:k=v,…]")
 @click.option(
     "--only", multiple=True, metavar="PROPERTY", help="Only these properties; repeatable and comma-separated."
 )
@@ -66,7 +65,6 @@ def check(
     from ..tables.view import check_format, flat_view
 
     check_format(format_)
-    check_methods((method,))
     from ..errors import unknown
     from ..qkv import DTYPES
     from ..testing import examine

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from .names import complete_compared
 from .options import as_shown, check_shown, names_of, output_of, renaming, shown_options, write_section
 
 EPILOG = """\b
@@ -68,7 +67,6 @@ class Grouped(click.Command):
     "metrics",
     multiple=True,
     metavar="METRIC",
-    shell_complete=complete_compared,
     help="Metrics to compare; repeatable and comma-separated. [default of error: output_spectral_relative, and "
     "matrix_spectral_relative if both runs have it; of inject: kl, loss_change, drift, top1_agreement and "
     "residual_sum]",

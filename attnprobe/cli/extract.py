@@ -10,7 +10,6 @@ import click
 
 from ..run.option import options_of
 from ..run.topics.reading import Layers, SomeQueries, Source
-from .names import complete_methods
 from .options import debug_option, taking
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ In Python:
 
 
 @click.command("select", epilog=SELECT_EPILOG)
-@click.argument("method", shell_complete=complete_methods)
+@click.argument("method")
 @file_options
 @click.option("--d", default=128, show_default=True, help="Budget: keys of a row.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the method's draws.")

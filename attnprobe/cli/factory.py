@@ -20,10 +20,13 @@ from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..experiments.base import Experiment
+from ..files import qkv_file, text_file
+from ..grammar.lists import check_device, is_file_of_text
 from ..run.option import GROUPS, Option, options_of
+from ..run.topics.reading import Reading, Tensors
+from ..run.topics.running import RunRequest
 from ..run.topics.showing import ALL
 from ..timings import Timings
-from .names import check_given, complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
 from .output import (
     begin_cases,
@@ -57,7 +60,7 @@ ORDINARY = {  # options that --help explains; the others are named there
 
 def measuring_command(experiment: Experiment) -> click.Command:
     """The command of an experiment."""
-    names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...", shell_complete=complete_methods)
+    names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...")
     return MeasuringCommand(
         experiment.name,
         params=[
@@ -136,7 +139,7 @@ class MeasuringCommand(click.Command):
                 ctx.params[name] = param.type_cast_value(ctx, (text,) if param.multiple else text)
                 ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
         if names := ctx.params.pop(NAMES):
-            field = next(option.name for option in options_in(self.experiment) if option.complete)
+            field = next(option.name for option in options_in(self.experiment) if option.of_methods)
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
             ctx.params[field] = (*names, *ctx.params[field]) if is_given else names
             ctx.set_parameter_source(field, ParameterSource.COMMANDLINE)
@@ -176,10 +179,19 @@ class MeasuringCommand(click.Command):
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")  # in one line, to be copied
 
 
+def refuse_absent(request: RunRequest) -> None:
+    """Refuse a text, a file of tensors or a device that is not there, before torch is imported."""
+    if isinstance(request, Tensors) and request.qkv is not None:
+        qkv_file(request.qkv)
+    if isinstance(request, Reading) and request.text is not None and is_file_of_text(request.text):
+        text_file(request.text)
+    check_device(request.device)
+
+
 def _run(experiment: Experiment, **_: Any) -> None:
     begin = perf_counter()
     request, output = request_and_output(experiment)
-    check_given(request)
+    refuse_absent(request)
     if not experiment.timed:  # before torch is imported: threads that wait for one another sleep and do not spin
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     kinds = kinds_from(output.plots, experiment.plots)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import check_methods, complete_methods, method_list
 from .options import debug_option, format_option
+
+if TYPE_CHECKING:
+    from ..methods import Method
 
 METHODS_EPILOG = """\b
 In Python:
@@ -16,7 +19,7 @@ In Python:
 
 
 @click.command("methods", epilog=METHODS_EPILOG)
-@click.argument("name", required=False, shell_complete=complete_methods)
+@click.argument("name", required=False)
 @click.option("--long", is_flag=True, help="Also list targets, the meaning of the budget d, cost and tags.")
 @format_option
 @debug_option
@@ -29,9 +32,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     from .streams import answer
 
     check_format(format_)
-    if name is None and format_ == "table" and not long:
-        return answer(method_list())
-    check_methods(() if name is None else (name,))
+    from ..environment import plugins
     from ..methods import by_family, get
     from ..methods.lookup import installed
     from ..tables.terminal import stdout_width
@@ -39,6 +40,8 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     from .streams import note
 
     entries = [get(name)] if name is not None else by_family(kernels=True)
+    if name is None and format_ == "table" and not long:
+        return answer(_listed(entries, [*plugins()]))
     if name is None:
         others, lines = installed()
         entries += others
@@ -52,6 +55,18 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     if format_ in ("md", "latex", "csv"):
         rows = [_for_people(row) for row in rows]
     answer(flat_view("methods", rows).text(format_))
+
+
+def _listed(methods: Sequence[Method], installed: Sequence[str]) -> str:
+    """The methods by family, then those of installed packages, a line each."""
+    width = max(len(method.name) for method in methods) + 2
+    parts: dict[str, list[str]] = {}
+    for method in methods:
+        parts.setdefault(method.family, []).append(f"  {method.name:{width}}{method.paper} ({method.year})")
+    if installed:
+        parts["of installed packages"] = [f"  {name}" for name in installed]
+    text = "\n\n".join("\n".join([family, *lines]) for family, lines in parts.items())
+    return f"{text}\n\nattnprobe methods NAME explains a method; --long lists targets, budgets, costs and tags."
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ..environment import OWN, PREFIX, variable
-from ..errors import UsageError, near, unknown
+from ..environment import OWN, PREFIX
+from ..errors import UsageError, unknown
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import ALL, NO_FIGURE, Output
-from .names import complete_methods, complete_models
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -32,10 +31,6 @@ def click_settings(option: Option) -> dict[str, Any]:
     if option.kinds:
         named = option.kinds if len(option.kinds) == 1 else (*option.kinds, ALL)
         settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": f"[{'|'.join(named)}]"}
-    if option.complete:
-        settings["shell_complete"] = complete_methods
-    elif option.name == "model":
-        settings["shell_complete"] = complete_models
     if default is not None and default is not False and default != ():
         settings |= {"default": default, "show_default": not option.repeatable and "[default: " not in option.help}
     elif option.optional and option.kind is bool:
@@ -176,19 +171,6 @@ def unknown_variables(commands: Iterable[click.Command]) -> list[str]:
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in OWN]
     if not given:
         return []
-    written = {name: name for name in OWN}  # and for one that users may try, ATTNPROBE_NO_MATRIX, ATTNPROBE_MATRIX=0
     params = [param for command in commands for param in command.params]
-    for option in params:
-        if not isinstance(option, click.Option):
-            continue
-        name = str(option.envvar)
-        written |= {variable(flag): f"{name}=0" for flag in option.secondary_opts}
-        written[name] = name
-    tails = {tried.removeprefix(PREFIX): right for tried, right in written.items()}
-    lines = []
-    for name in given:
-        if written.get(name) != name:
-            tail = near(name.removeprefix(PREFIX), tails)
-            way_out = f"; did you mean {tails[tail]}?" if tail is not None else ""
-            lines.append(f"{name} is not an option of any command{way_out}")
-    return lines
+    known = {*OWN, *(str(option.envvar) for option in params if isinstance(option, click.Option))}
+    return [f"{name} is not an option of any command" for name in given if name not in known]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..arguments import checked
 from ..environment import plugins
-from ..errors import AttnprobeError, UsageError, unknown_method
+from ..errors import AttnprobeError, UsageError, unknown
 from ..grammar.foreign import message
 from ..grammar.lists import SELECTION, file_and_function
 from .registry import KERNELS, METHODS, Method, Provenance
@@ -50,7 +50,7 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     points = plugins()
     if method in points:
         return from_plugin(points[method])
-    raise unknown_method("method", method, sorted([*METHODS, *KERNELS, *points]))
+    raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
 
 
 @checked()

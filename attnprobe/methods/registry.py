@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any
 
 from ..arguments import checked
-from ..errors import Unsupported, UsageError, unknown_option
+from ..errors import Unsupported, UsageError, unknown
 from ..grammar.folding import fold_text
 from .base import Approximation
 from .option import Option, option_of, word
@@ -215,7 +215,7 @@ class Method:
         chosen = {}
         for name, value in options.items():
             if name not in known:
-                raise unknown_option(self.name, name, known)
+                raise unknown(f"option of {self.name}", name, known)
             value = known[name].coerce(value, self.name)
             if value != known[name].default or type(value) is not type(known[name].default):
                 chosen[name] = value

@@ -68,7 +68,7 @@ class Option:
         among: the values, or items of a list, that there are.
         between: the least and the most; the message is ``choose`` and words.
         inside: the same without the ends.
-        complete: whether its items are methods, whose names the shell completes.
+        of_methods: whether its items are methods.
         kinds: the names that it takes, with commas; the option without a name is the first one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
         measures: prefixes of metrics that are measured if this is true. called: its name in messages of ``among``.
@@ -94,7 +94,7 @@ class Option:
     between: tuple[float, float] | None = None
     inside: tuple[float, float] | None = None
     choose: str | None = None
-    complete: bool = False
+    of_methods: bool = False
     kinds: tuple[str, ...] = ()
     later: bool = False
     measures: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class Option:
         """
         if value is None and self.optional:
             return None
-        if self.complete:
+        if self.of_methods:
             self._refuse_function(value)
         if self.several and not (isinstance(value, str) and value in self.words):
             if isinstance(value, str) or not isinstance(value, Sequence):

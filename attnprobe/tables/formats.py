@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..errors import near, unknown
+from ..errors import unknown
 from ..files import Fields
 from ..grammar.foreign import one_line
 from ..records.file import encode_inf, strict_json
@@ -46,7 +46,7 @@ def check_fields(fields: Iterable[str], names: Iterable[str]) -> None:
     metrics = list(dict.fromkeys(field.partition(".")[0] for field in fields))
     for name in names:
         if name not in metrics and name not in fields:
-            raise unknown("field", name, fields if "." in name and near(name, fields) else metrics)
+            raise unknown("field", name, fields if "." in name else metrics)
 
 
 def csv_of(rows: Sequence[Fields], columns: Sequence[str] = (), known: Sequence[str] = ()) -> str:

@@ -272,7 +272,7 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
 
 @pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
 def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
-    from attnprobe.records import file as records
+    from attnprobe.records import outputs
     from attnprobe.run import folder
 
     def full(path, *rest):
@@ -285,7 +285,7 @@ def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer
 
     arguments = ("--qkv", "qkv.safetensors", "--d", "8", "--n", "64", "--out", "r", "--format", "json")
     with monkeypatch.context() as patch:
-        patch.setattr(records, "write_text", full)
+        patch.setattr(outputs, "write_text", full)
         patch.setattr(folder, "write_json", filling)
         code, out, err = run(command, *arguments)
     assert code == 4 and json.loads(out)["rows"] and "No space left" in err, err

@@ -53,7 +53,7 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
         ("softmax",),
         "Matrices, and methods with options; repeatable and comma-separated. [default: softmax]",
         metavar="MATRIX|METHOD[:k=v,…]",
-        complete=True,
+        of_methods=True,
     )
     kind: str = opt(
         "singular",

@@ -23,7 +23,7 @@ of_source = partial(opt, group=SOURCE)
 
 def methods_option(default: tuple[str, ...], help: str, metavar: str = "NAME|FILE.py:FN[:k=v,…]") -> Any:
     """The field of ``--method``."""
-    return opt(default, help, flag="--method", metavar=metavar, complete=True)
+    return opt(default, help, flag="--method", metavar=metavar, of_methods=True)
 
 
 def target_option(help: str) -> Any:
