@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,7 +34,17 @@ if TYPE_CHECKING:
 NEAR = 1e-3  # the relative distance of hidden states behind a cache from those of the whole text
 ROUNDING = 16  # or so many roundings of the model's dtype
 
-_AT_ONCE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+@dataclass(frozen=True)
+class Way:
+    """How a model reads tokens behind a cache: all at once or one by one, and whether it is told their positions."""
+
+    at_once: bool
+    positions: bool
+
+
+WAYS = [Way(at_once, positions) for at_once in (True, False) for positions in (False, True)]  # cheap ones first
+_ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +85,15 @@ class Prefix:
         """The tokens that steps read: all after the prefix except the last, which no word follows."""
         return slice(self.length, self.ids.shape[1] - 1)
 
-    def outputs(self, at_once: bool = True) -> list[Outputs]:
-        """The model's outputs for each row of all tokens of `steps`: in one forward behind the cache, or one by one."""
+    def outputs(self, way: Way) -> list[Outputs]:
+        """The model's outputs for each row, of all tokens of `steps`, read in some way behind the cache."""
         cache, ids = self._copied(), self.ids[:, self.steps]
-        parts = [self.model.behind(cache, {"input_ids": part}) for part in ids.split(ids.shape[1] if at_once else 1, 1)]
+        step = ids.shape[1] if way.at_once else 1
+        starts = range(self.length, self.steps.stop, step)
+        parts = [
+            self.model.behind(cache, {"input_ids": part}, start=start if way.positions else None)
+            for start, part in zip(starts, ids.split(step, 1), strict=True)
+        ]
         hidden, logits = (torch.cat(part, 1) for part in zip(*parts, strict=True))
         return [Outputs(*row) for row in zip(hidden, logits, strict=True)]
 
@@ -88,11 +105,12 @@ class Prefix:
         cache.layers = [copy(layer) if type(layer) is DynamicLayer else deepcopy(layer) for layer in cache.layers]
         return cache
 
-    def greedy(self, steps: int) -> Tensor:
+    def greedy(self, steps: int, way: Way) -> Tensor:
         """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""
         cache, tokens = self._copied(), [self.next]
-        for _ in range(steps):
-            _, logits = self.model.behind(cache, {"input_ids": tokens[-1]})
+        for step in range(steps):
+            start = self.length + step if way.positions else None
+            _, logits = self.model.behind(cache, {"input_ids": tokens[-1]}, start=start)
             tokens.append(logits[:, -1:].argmax(-1))
         return torch.cat(tokens[1:], dim=1) if steps else self.next[:, :0]
 
@@ -127,7 +145,7 @@ class DecodingBench(Bench):
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
     read: dict[tuple[int, int], list[Read]] = field(default_factory=dict)  # by the method that is measured
     exact: dict[int, ExactSteps] = field(default_factory=dict)
-    at_once: bool = field(init=False)  # whether the steps are one forward
+    way: Way = field(init=False)  # in which the model reads steps
 
     @property
     def first(self) -> int:
@@ -138,7 +156,7 @@ class DecodingBench(Bench):
         super().__post_init__()
         ids = self.reading.inputs["input_ids"]
         self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
-        self.at_once = _reads_at_once(self.prefix, self.own)
+        self.way = _way(self.prefix, self.own)
         self.own = self._with_greedy(self.own)
 
     def _keys(self, number: int, module: nn.Module, keys: Tensor) -> None:
@@ -223,7 +241,7 @@ class DecodingBench(Bench):
         shared = [call for layer in self.stored or () for call in layer.readers if self._shares(layer, call)]
         policy = replace(self._policy(work), shared=shared)
         with attention_by(self.model.model, policy, work.layers):
-            outputs = self.prefix.outputs(self.at_once)
+            outputs = self.prefix.outputs(self.way)
         self.read = policy.read  # bytes are those of the text's steps
         with attention_by(self.model.model, self._policy(work), work.layers):
             return self._with_greedy(outputs)
@@ -234,7 +252,7 @@ class DecodingBench(Bench):
 
     def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:
         """The outputs of each row with its greedy tokens."""
-        greedy = self.prefix.greedy(self.greedy_steps)
+        greedy = self.prefix.greedy(self.greedy_steps, self.way)
         return [replace(row, greedy=tokens) for row, tokens in zip(outputs, greedy, strict=True)]
 
     def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
@@ -264,24 +282,29 @@ class DecodingBench(Bench):
         return kept, read
 
 
-def _reads_at_once(prefix: Prefix, own: Sequence[Outputs]) -> bool:
-    """Whether a model reads several tokens behind a cache as it reads them in a text; some read one at a time.
+def _way(prefix: Prefix, own: Sequence[Outputs]) -> Way:
+    """The first of the `WAYS` in which a model reads tokens behind a cache as it reads them in a text.
+
+    Hybrid models may not continue their other layers by several tokens, or take positions from the cache of a layer
+    without keys. A model is asked once.
 
     Raises:
-        Unsupported: it reads no token behind a cache as in a text.
+        Unsupported: it reads them in no way as in a text.
     """
     model = prefix.model.model
-    if model not in _AT_ONCE:
-        allowed = max(NEAR, ROUNDING * torch.finfo(model.dtype).eps)
-        for at_once in (True, False):
-            pairs = zip(prefix.outputs(at_once), own, strict=True)
+    if model not in _ways:
+        takes = "position_ids" in inspect.signature(model.forward).parameters
+        allowed, least = max(NEAR, ROUNDING * torch.finfo(model.dtype).eps), inf
+        for way in [way for way in WAYS if takes or not way.positions]:
+            pairs = zip(prefix.outputs(way), own, strict=True)
             far = max(float((got.hidden - one.hidden).norm() / one.hidden.norm()) for got, one in pairs)
             if far <= allowed:
+                _ways[model] = way
                 break
+            least = min(far, least)
         else:
             raise Unsupported(
-                f"{type(model).__name__}: behind a cache its hidden states differ by {far:.1e} from those of the whole "
-                f"text (relative; {allowed:.0e} is allowed), so it cannot decode"
+                f"{type(model).__name__}: behind a cache its hidden states differ by {least:.1e} from those of the "
+                f"whole text (relative; {allowed:.0e} is allowed), so it cannot decode"
             )
-        _AT_ONCE[model] = at_once
-    return _AT_ONCE[model]
+    return _ways[model]

@@ -113,12 +113,20 @@ class LanguageModel:
         return Predictions({**reading.inputs, "input_ids": hidden}, places, targets)
 
     @torch.no_grad()
-    def behind(self, cache: Cache, inputs: Mapping[str, Tensor], last: int | None = None) -> tuple[Tensor, Tensor]:
+    def behind(
+        self, cache: Cache, inputs: Mapping[str, Tensor], last: int | None = None, start: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The last hidden states and the logits of tokens (b, m) after a cache of keys, which is extended by theirs.
 
-        ``last``: only the logits of this number of last tokens.
+        Args:
+            last: only the logits of this number of last tokens. start: the position of the first token, which the
+                model is told; None if it finds it from the cache.
         """
-        hidden, logits = self._run({**inputs, "past_key_values": cache, "use_cache": True}, last)
+        given = {**inputs, "past_key_values": cache, "use_cache": True}
+        if start is not None:
+            ids = inputs["input_ids"]
+            given["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
+        hidden, logits = self._run(given, last)
         assert logits is not None
         return hidden, logits if last is None else logits[:, -last:]
 
