@@ -44,6 +44,7 @@ KINDS = ("method", "reference", "kernel", "user")
 KEYS = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}  # largest budgets, as facts of `Method`
 TWICE_KEYS = {"limit": lambda n_q, n_k: 2 * n_k, "limit_name": "2 n_k"}
 TOKENS = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k"}
+BOTH_WAYS = {"limit": lambda n_q, n_k: max(n_q, n_k) + n_k, "limit_name": "max(n_q, n_k) + n_k"}
 TAGS = {
     "deterministic": "the same result for every seed",
     "row_sums_one": "every row of B~ sums to 1",

@@ -64,8 +64,8 @@ def h2o(
     streaming, and all exact scores if not; memory O(n d). ``scored`` is 0 if streaming.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an
-            allocation without its options.
+        Unsupported: d above max(n_q, n_k) + n_k; queries that are not given.
+        UsageError: an option below its least; an allocation without its options.
     """
     numbers = working(qkv)
     if streaming and qkv.causal:

@@ -45,7 +45,7 @@ def keydiff(
     memory O(n d). ``scored`` is one score for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
+        Unsupported: d above max(n_q, n_k) + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
     k = numbers.shared_k

@@ -44,7 +44,7 @@ def knorm(
     memory O(n d). ``scored`` is one norm for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
+        Unsupported: d above max(n_q, n_k) + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
     norms = repeated(row_norms(numbers.shared_k), qkv.h)

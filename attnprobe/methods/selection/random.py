@@ -47,7 +47,7 @@ def random(
     the largest are kept. Cost ``n d (p + p_v)``, memory O(n d).
 
     Raises:
-        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1, or a negative ``first``.
+        Unsupported: d above max(n_q, n_k) + n_k. UsageError: ``every`` below 1, or a negative ``first``.
     """
     drawn = qkv.heads[:: qkv.group] if sets == "group" else qkv.heads
     keys = torch.tensor([streams.key(head) for head in drawn], device="cpu")

@@ -58,8 +58,8 @@ def snapkv(
     the ``scored`` scores, those of ``observe`` queries before each segment; memory O(n d).
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an even
-            ``kernel``; an allocation without its options.
+        Unsupported: d above max(n_q, n_k) + n_k; queries that are not given.
+        UsageError: an option below its least; an even ``kernel``; an allocation without its options.
     """
     numbers = working(qkv)
 

@@ -21,7 +21,7 @@ from ...linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ..base import Approximation, ragged
-from ..registry import TOKENS
+from ..registry import BOTH_WAYS
 from .base import AnySets, Selection, attend, fills_blocks, joint, selector
 
 Allocation = Literal["uniform", "ada", "pyramid"]
@@ -89,7 +89,7 @@ def subset_selector(**facts: Any) -> Callable[[Callable[..., Selection]], Callab
 
     It is exact at d = 2n, because a segment then has all tokens.
     """
-    limits = {**TOKENS, "exact_at": lambda n: (2 * n, {})}
+    limits = {**BOTH_WAYS, "exact_at": lambda n: (2 * n, {})}
     budget = "at most d keys of each row: recent ones, and selected ones before them"
 
     def put(choose: Callable[..., Selection]) -> Callable[..., Approximation]:
@@ -168,7 +168,7 @@ def subset(
 
     given = qkv.complete()
     if given is None:
-        if not qkv.causal and qkv.positions is not None:
+        if not qkv.causal and qkv.positions is not None and observe != 0:
             raise Unsupported(f"keys are chosen by queries of the text, and {NOT_GIVEN}")
         given = qkv
     if not qkv.causal:

@@ -51,7 +51,7 @@ def tova(
     streaming; memory O(n d). ``scored`` is 0 if streaming, otherwise one score for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: ``every`` below 1.
+        Unsupported: d above max(n_q, n_k) + n_k; queries that are not given. UsageError: ``every`` below 1.
     """
     numbers = working(qkv)
     if streaming and qkv.causal:

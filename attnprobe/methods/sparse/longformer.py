@@ -23,8 +23,8 @@ from ..sparse_softmax import banded_softmax
     budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
     cost="2 n (d + 16) p",
     oracle="transformers LongformerSelfAttention",
-    limit=lambda n_q, n_k: n_q + n_k + 1,
-    limit_name="n_q + n_k + 1",
+    limit=lambda n_q, n_k: max(n_q, n_k) + n_k + 1,
+    limit_name="max(n_q, n_k) + n_k + 1",
     least=3,
     validate=at_least("longformer", 0, "global_tokens"),
     exact_at=lambda n: (2 * n, {"global_tokens": 0}),
@@ -45,7 +45,7 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     key. Causal rows see the part of this pattern up to themselves: ``realised_d`` is about d/2.
 
     Raises:
-        Unsupported: d above n_q + n_k + 1, below 3, or below ``1 + 2 global_tokens``.
+        Unsupported: d above max(n_q, n_k) + n_k + 1, below 3, or below ``1 + 2 global_tokens``.
         UsageError: ``global_tokens`` below 0.
     """
     least = 1 + 2 * global_tokens

@@ -10,7 +10,7 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, with_exact_rows
 from ..option import at_least
-from ..registry import DISTRIBUTIONS, TOKENS, register
+from ..registry import BOTH_WAYS, DISTRIBUTIONS, register
 from ..sparse_softmax import banded_softmax
 
 
@@ -23,7 +23,7 @@ from ..sparse_softmax import banded_softmax
     budget="d n entries: first keys and a window of each row, and the last rows as full rows",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
-    **TOKENS,
+    **BOTH_WAYS,
     least=3,
     validate=at_least("tri-shape", 0, "first", "last"),
     exact_at=lambda n: (2 * n, {"first": 0, "last": 1}),
@@ -50,7 +50,8 @@ def tri_shape(
     of entries of a row, ``visited`` their sum.
 
     Raises:
-        Unsupported: d above n_q + n_k, below 3, or without room for a window. UsageError: an option below 0.
+        Unsupported: d above max(n_q, n_k) + n_k, below 3, or without room for a window.
+        UsageError: an option below 0.
     """
     is_full = qkv.query_positions >= qkv.n_k - last
     window = 0

@@ -24,8 +24,8 @@ from ..storage import Storage
     budget="d entries of each row: the sinks and a window of d - sinks",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
-    limit=lambda n_q, n_k: n_q + n_k + 4,
-    limit_name="n_q + n_k + 4",
+    limit=lambda n_q, n_k: max(n_q, n_k) + n_k + 4,
+    limit_name="max(n_q, n_k) + n_k + 4",
     least=5,
     validate=at_least("window", 0, "sinks"),
     exact_at=lambda n: (2 * n, {"sinks": 0}),
@@ -52,7 +52,8 @@ def window(
     Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``visited`` is the number of entries.
 
     Raises:
-        Unsupported: d above n_q + n_k + 4, below 5, or no more than ``sinks``. UsageError: ``sinks`` below 0.
+        Unsupported: d above max(n_q, n_k) + n_k + 4, below 5, or no more than ``sinks``.
+        UsageError: ``sinks`` below 0.
     """
     if d <= sinks:
         raise Unsupported(
