@@ -47,14 +47,18 @@ class QKV:
             inputs are the last n_q tokens, so that query i sees the keys up to ``i + n_k - n_q``; the queries of other
             inputs are the first n_q tokens.
         sliding_window: w; a query at position c sees only the keys at a distance below w: ``c - w + 1 … c`` if causal,
-            otherwise ``c - w + 1 … c + w - 1``. ``None`` is no window.
-        sinks: the number of first keys that every query of causal inputs sees, also outside of its window.
+            otherwise ``c - w + 1 … c + w - 1``. Padding between valid tokens counts. ``None`` is no window.
+        sinks: s; every query of causal inputs sees the keys at the positions ``0 … s - 1`` up to its own, also outside
+            of its window. With a mask, position 0 is that of the first valid token.
         sink_logits: one more score of each head, ``(h,)``, whose key has no value. The normaliser of a row is then
             ``Σ_j exp(S_ij) + exp(sink)``, and its weights sum to less than 1. ``None`` is no such score.
         kv_groups: the numbers of the heads that share each KV head of the source. `select` preserves it, so that the
             KV heads of a part keep their numbers. ``None``: the heads that share each head of ``k``.
         all_queries: the queries of all tokens, ``(h, n_k, p)``, if ``q`` has those of some. Methods that choose keys by
             earlier queries read them, see `complete`. ``None``: they are not given.
+        key_positions: the position of each key in the text, ``(n_k,)`` int64, ascending. Sliding windows and sinks go
+            by them. ``None``: the keys are tokens in a row, ``0 … n_k - 1``. `compressed` keeps the positions of the
+            valid tokens if padding was between them.
         block: what these heads add to a model's residual stream at the queries, from which `row_metrics` has residual
             errors. Sources with a model give it. `replace` drops it, except with another label. ``None``: not known.
 
@@ -88,6 +92,7 @@ class QKV:
     sink_logits: Tensor | None
     kv_groups: tuple[tuple[int, ...], ...]
     all_queries: Tensor | None
+    key_positions: Tensor | None
     block: Block | None
 
     def __init__(
@@ -106,6 +111,7 @@ class QKV:
         sink_logits: Tensor | None = None,
         kv_groups: Iterable[Iterable[int]] | None = None,
         all_queries: Tensor | None = None,
+        key_positions: Tensor | None = None,
         block: Block | None = None,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
@@ -144,6 +150,7 @@ class QKV:
         if absent := set(self.heads).difference(*self.kv_groups):
             raise UsageError(f"kv_groups: head {min(absent)} is in none of them")
         own["all_queries"] = None if all_queries is None else self._checked_queries(all_queries)
+        own["key_positions"] = None if key_positions is None else self._checked_key_positions(key_positions)
         if block is not None and tuple(block.size.shape) != (self.n_q,):
             raise UsageError(f"block: its sizes have shape {tuple(block.size.shape)}, not ({self.n_q},)")
         own["block"] = block
@@ -185,6 +192,19 @@ class QKV:
             )
         return queries
 
+    def _checked_key_positions(self, positions: Tensor) -> Tensor | None:
+        """The positions of the keys; None if the keys are tokens in a row."""
+        _check_tensor("key_positions", positions)
+        if positions.dtype != torch.int64 or positions.shape != (self.n_k,):
+            shape, dtype = tuple(positions.shape), positions.dtype
+            raise UsageError(f"key_positions: needs shape ({self.n_k},) and dtype int64; got {shape}, {dtype}")
+        if self.mask is not None:
+            raise UsageError("key_positions: tokens with a mask have the positions 0 … n - 1; drop one of both")
+        if int(positions[0]) < 0 or not (positions.diff() > 0).all():
+            raise UsageError("key_positions: they are not ascending numbers from 0 on")
+        in_a_row = int(positions[-1]) == self.n_k - 1
+        return None if in_a_row else positions.to(self.device)
+
     def __repr__(self) -> str:
         dtype, place = str(self.dtype).removeprefix("torch."), f", layer={self.layer}, window={self.window}"
         masked = "" if self.mask is None else f", valid={int(self.mask.sum())}"
@@ -192,6 +212,11 @@ class QKV:
         masked += "" if self.sliding_window is None else f", sliding_window={self.sliding_window}"
         masked += f", sinks={self.sinks}" if self.sinks else ""
         masked += "" if self.sink_logits is None else ", sink_logits"
+        masked += (
+            ""
+            if self.key_positions is None
+            else f", key_positions={int(self.key_positions[0])}…{int(self.key_positions[-1])}"
+        )
         shared = f", kv_heads={self.kv_heads}" if self.group > 1 else ""
         return (
             f"QKV(h={self.h}{shared}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
@@ -284,13 +309,23 @@ class QKV:
         """The keys that each query sees; None means all."""
         if not self.causal and self.sliding_window is None:
             return None
-        last = positions = self.query_positions
+        own = self.query_positions
         if self.sliding_window is None:
-            return Visible(last)
-        reach = self.sliding_window - 1
-        if not self.causal:
-            last = (last + reach).clamp(max=self.n_k - 1)
-        return Visible(last, (positions - reach).clamp(min=0), self.sinks)
+            return Visible(own)
+        reach, place = self.sliding_window - 1, self.in_text(own)
+        last = own if self.causal else self._keys_before(place + reach + 1) - 1
+        sinks = self.sinks if self.key_positions is None else int((self.key_positions < self.sinks).sum())
+        return Visible(last, self._keys_before(place - reach), sinks)
+
+    def in_text(self, keys: Tensor) -> Tensor:
+        """The positions in the text of the keys of these numbers, int64; with a mask, those of the tokens."""
+        return keys if self.key_positions is None else self.key_positions[keys]
+
+    def _keys_before(self, positions: Tensor) -> Tensor:
+        """The number of keys before each of these positions in the text."""
+        if self.key_positions is None:
+            return positions.clamp(0, self.n_k)
+        return torch.searchsorted(self.key_positions, positions)
 
     @property
     def entries(self) -> int:
@@ -383,7 +418,7 @@ class QKV:
         """A copy of the first head with its first ``n`` queries, keys and values, without mask and positions."""
         one = self.head(0)
         q, k, v = (x[:, :n].clone() for x in (one.q, one.shared_k, one.shared_v))
-        return one.replace(q=q, k=k, v=v, mask=None, positions=None)
+        return one.replace(q=q, k=k, v=v, mask=None, positions=None, key_positions=None)
 
     def queries(self, index: Tensor) -> QKV:
         """The queries of the rows ``index`` (u,) int64, against all keys. They keep `all_queries`.
@@ -460,11 +495,16 @@ class QKV:
         return self.to(torch.bfloat16)
 
     def compressed(self) -> QKV:
-        """The valid tokens only, without a mask; itself if it has no mask."""
+        """The valid tokens only, without a mask; itself if it has no mask.
+
+        Their positions are counted from the first of them on, so that padding before and after them has no influence.
+        """
         if self.mask is None:
             return self
         q, k, v = (x[:, self.mask] for x in (self.q, self.shared_k, self.shared_v))
-        return self.replace(q=q, k=k, v=v, mask=None, block=self.block and self.block.at(self.mask))
+        valid = self.mask.nonzero()[:, 0]
+        block = self.block and self.block.at(self.mask)
+        return self.replace(q=q, k=k, v=v, mask=None, key_positions=valid - valid[0], block=block)
 
 
 PARTS = tuple(signature(QKV).parameters)

@@ -141,6 +141,46 @@ def test_compressing_keeps_the_valid_tokens_in_order():
     assert qkv.compressed() is qkv
 
 
+@pytest.mark.parametrize(
+    "mask, positions",
+    [([1, 1, 1, 0, 0], None), ([0, 1, 1, 1, 1], None), ([0, 1, 0, 0, 1], [0, 3]), ([0, 0, 1, 0, 0], None)],
+)
+def test_valid_tokens_keep_their_positions_counted_from_the_first_of_them(mask, positions):
+    mask = torch.tensor(mask, dtype=torch.bool)
+    inner = QKV(*torch.ones(3, 1, 5, 2), mask=mask, causal=True, sliding_window=3).compressed()
+    assert (inner.key_positions if positions is None else inner.key_positions.tolist()) == positions
+    assert inner.in_text(torch.arange(inner.n)).tolist() == (mask.nonzero() - mask.nonzero()[0])[:, 0].tolist()
+    assert inner.to(dtype=torch.float64).select([0]).visible.counts().tolist() == inner.visible.counts().tolist()
+
+
+def test_windows_and_sinks_go_by_the_positions_of_keys():
+    keys = torch.tensor([1, 2, 3, 9, 10, 30])
+    qkv = QKV(*torch.ones(3, 1, 6, 2), key_positions=keys, causal=True, sliding_window=2, sinks=3)
+    literal = [[q >= k and (q - k < 2 or k < 3) for k in keys.tolist()] for q in keys.tolist()]
+    assert (~qkv.visible.hidden(6)).tolist() == literal
+    both = qkv.replace(causal=False, sinks=0, sliding_window=8)
+    assert (~both.visible.hidden(6)).tolist() == [[abs(q - k) < 8 for k in keys.tolist()] for q in keys.tolist()]
+    some = qkv.queries(torch.tensor([4, 1]))
+    assert (~some.visible.hidden(6)).tolist() == [literal[4], literal[1]]
+    assert "key_positions=1…30" in repr(qkv)
+
+
+@pytest.mark.parametrize(
+    "positions, message",
+    [
+        (torch.arange(5), r"key_positions: needs shape \(6,\) and dtype int64; got \(5,\), torch.int64"),
+        (torch.arange(6.0), r"got \(6,\), torch.float32"),
+        (torch.tensor([0, 2, 2, 3, 4, 5]), "they are not ascending numbers from 0 on"),
+        (torch.arange(6) - 1, "they are not ascending numbers from 0 on"),
+    ],
+)
+def test_other_positions_of_keys_are_refused(positions, message):
+    with pytest.raises(UsageError, match=message):
+        QKV(*torch.ones(3, 1, 6, 2), key_positions=positions)
+    with pytest.raises(UsageError, match="key_positions: tokens with a mask have the positions 0"):
+        QKV(*torch.ones(3, 1, 6, 2), key_positions=2 * torch.arange(6), mask=torch.arange(6) > 1)
+
+
 def test_a_change_of_dtype_keeps_the_rest():
     qkv = QKV(*torch.randn(3, 2, 4, 3), scale=0.3, heads=(5, 6), label={"layer": 1}).to(dtype=torch.float64)
     assert qkv.dtype == torch.float64 and qkv.scale == 0.3 and qkv.heads == (5, 6) and qkv.layer == 1

@@ -132,8 +132,6 @@ class AttentionCall:
             return f"it caps its scores at {self.softcap:g}"
         if self.pattern.band and (self.cross or not (self.causal or self.pattern.symmetric)):
             return f"{self.pattern} attention{' to other tokens' if self.cross else ''} is not supported"
-        if self.pattern.left is not None and not self.pattern.contiguous:
-            return "its padding is between the tokens of a sliding window"
         if self.cached and self._has_padded_queries():
             return "queries that are padding follow a cache of keys"
         return None
@@ -195,8 +193,11 @@ class AttentionCall:
         mask = None if self.pattern.keys is None else self.pattern.keys[row]
         if mask is not None and bool(mask.all()):
             mask = None
+        key_positions = None
         if mask is not None and (self.cross or self.cached):
-            k, v, mask = k[:, mask], v[:, mask], None
+            valid = mask.nonzero()[:, 0]
+            k, v, mask = k[:, valid], v[:, valid], None
+            key_positions = None if self.cross else valid - valid[0]
         n_q, n_k = q.shape[1], k.shape[1]
         return QKV(
             q,
@@ -210,6 +211,7 @@ class AttentionCall:
             sliding_window=self.sliding_window,
             sink_logits=self.sinks,
             all_queries=None if self.all_queries is None else self.all_queries[row],
+            key_positions=key_positions,
             block=None if self.block is None else self.block.at(row),
         )
 

@@ -43,14 +43,6 @@ class Pattern:
         """Whether a query sees as far to the right as to the left."""
         return self.regular and self.left == self.right
 
-    @property
-    def contiguous(self) -> bool:
-        """Whether no padding is between valid keys."""
-        if self.keys is None:
-            return True
-        starts = self.keys[:, 1:] & ~self.keys[:, :-1]  # a valid key after padding
-        return bool((starts.sum(1) + self.keys[:, 0] <= 1).all())
-
     def __str__(self) -> str:
         padded = "" if self.keys is None else " with padding"
         if not self.regular:

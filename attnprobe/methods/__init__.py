@@ -77,7 +77,8 @@ def approximate(
 ) -> Approximation:
     """Run a method on all heads of ``qkv``: its operator (h, n_q, n_k), its output (h, n_q, p_v) and its draws.
 
-    With a padding mask the method runs on the valid tokens. Padded rows and columns of its operator are zero. Causal Q,
+    With a padding mask the method runs on the valid tokens: its own windows, blocks, pages and recent keys count these.
+    The window and the sinks of the inputs go by positions. Padded rows and columns of its operator are zero. Causal Q,
     K, V (``qkv.causal``) get its causal form, in which no row depends on later tokens. For inputs with ``sink_logits``
     the rows of the method are multiplied by ``D~ / (D~ + exp(sink))`` with its own normalisers ``D~``; only methods
     that state them (`Approximation.log_normalizer`) take such inputs. For every method ``diagnostics["bad_rows"]``

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ..approximation import Approximation as Approximation
 from ..approximation import Counted as Counted
-from ..operators import CausalFeatures, LowRank, Operator, RowOverride, Rows, SoftmaxAttention, Windows
+from ..operators import CausalFeatures, LowRank, Mosaic, Operator, RowOverride, Rows, SoftmaxAttention, Windows
 from ..operators.windowed import window_sums, windowed_features
 from ..qkv import QKV
 
@@ -34,7 +35,7 @@ def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator,
     (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0]))
     """
     if qkv.sliding_window is not None:
-        operator, log_sums = windowed_features(log_q, log_k, _windows(qkv, qkv.sliding_window))
+        operator, log_sums = _windowed(log_q, log_k, qkv)
         return operator, (~torch.isfinite(log_sums)).sum(-1)
     if qkv.causal:
         h, n_k, f = log_k.shape
@@ -54,16 +55,36 @@ def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator,
 def log_feature_sums(log_q: Tensor, log_k: Tensor, qkv: QKV) -> Tensor:
     """``log Σ_f φ_f(q_i) Σ_j φ_f(k_j)``, (h, n_q): the normalisers of `from_log_features`, for its arguments."""
     if qkv.sliding_window is not None:
-        return window_sums(log_q, log_k, _windows(qkv, qkv.sliding_window)).logsumexp(-1)
+        return window_sums(log_q, log_k, _windows(qkv, qkv.query_positions)).logsumexp(-1)
     totals = log_k.logcumsumexp(1)[:, qkv.query_positions] if qkv.causal else log_k.logsumexp(1, keepdim=True)
     return (log_q + totals).logsumexp(-1)
 
 
-def _windows(qkv: QKV, sliding_window: int) -> Windows:
-    """The sliding windows as stretches of equal length, which may go beyond the ends of the text."""
-    reach = min(sliding_window, qkv.n_k) - 1
+def _windowed(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator, Tensor]:
+    """`windowed_features`, which take one query at each position, for queries that may share positions."""
+    position = qkv.query_positions
+    order, place = position.argsort(stable=True), torch.arange(qkv.n_q, device=qkv.device)
+    first = torch.searchsorted(position[order], position[order])
+    turn = torch.empty_like(order).index_copy_(0, order, place - first)  # the number of earlier queries there
+    if not turn.any():
+        return windowed_features(log_q, log_k, _windows(qkv, position))
+    turns = [(turn == number).nonzero()[:, 0] for number in range(int(turn.max()) + 1)]
+    made = [windowed_features(log_q[:, rows], log_k, _windows(qkv, position[rows])) for rows in turns]
+    starts = accumulate(map(len, turns[:-1]), initial=0)
+    shape = (len(log_q), qkv.n_q, qkv.n_k)
+    joined = Mosaic([(operator, start, 0) for (operator, _), start in zip(made, starts, strict=True)], shape)
+    back = torch.cat(turns).argsort()
+    return Rows(joined, back), torch.cat([log_sums for _, log_sums in made], 1)[:, back]
+
+
+def _windows(qkv: QKV, position: Tensor) -> Windows:
+    """The sliding windows of queries at ``position`` as stretches of equal length, which may go beyond the text."""
+    assert qkv.sliding_window is not None
+    keys = qkv.in_text(torch.arange(qkv.n_k, device=qkv.device))
+    reach = min(qkv.sliding_window, int(keys[-1]) + 1) - 1
     ahead = 0 if qkv.causal else reach
-    return Windows(qkv.query_positions + ahead, reach + 1 + ahead, qkv.n_k, qkv.sinks)
+    sinks = int((keys < qkv.sinks).sum())
+    return Windows(qkv.in_text(position) + ahead, reach + 1 + ahead, keys, sinks)
 
 
 def distinct(draws: Tensor) -> Tensor:

@@ -19,19 +19,19 @@ NUMBERS = 2**22  # of the features of keys at a time
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Query i sees the ``width`` keys up to ``end_i``, and of the first ``sinks`` keys those before them.
+    """Query i sees the keys at the ``width`` positions up to ``end_i``, and of the first ``sinks`` keys those before.
 
-    The keys are cut into blocks of ``width``. A window consists of the last keys of one block and the first keys of the
-    next. So its sum is a sum of two running sums, not a difference.
+    The text is cut into blocks of ``width`` positions. A window consists of the end of one block and the beginning of
+    the next. So its sum is a sum of two running sums, not a difference.
 
     Attributes:
         end: (n_q,) int64, each at most once. It may lie beyond the last key.
-        n_k: the number of keys.
+        keys: the position of each key, (n_k,) int64, ascending.
     """
 
     end: Tensor
     width: int
-    n_k: int
+    keys: Tensor
     sinks: int = 0
 
     @property
@@ -41,18 +41,23 @@ class Windows:
 
     @property
     def blocks(self) -> int:
-        """The number m of blocks of keys."""
-        return max(int(self.end.max()), self.n_k - 1) // self.width + 1
+        """The number m of blocks of positions."""
+        return max(int(self.end.max()), int(self.keys[-1])) // self.width + 1
 
     @property
     def first_reversed(self) -> Tensor:
-        """The place of each window's first key among all keys if each block is reversed, (n_q,)."""
+        """The place of each window's first position among all positions if each block is reversed, (n_q,)."""
         return self.first // self.width * self.width + (-self.first - 1) % self.width
 
-    def cut(self, keys: Tensor, fill: float) -> Tensor:
-        """Numbers of keys (h, n_k, c), cut into blocks (h, m, w, c); ``fill`` follows the last key."""
-        missing = self.blocks * self.width - self.n_k
-        return torch.nn.functional.pad(keys, (0, 0, 0, missing), value=fill).unflatten(1, (self.blocks, self.width))
+    def cut(self, numbers: Tensor, fill: float) -> Tensor:
+        """Numbers of keys (h, n_k, c), cut into blocks (h, m, w, c); ``fill`` stands at positions without a key."""
+        places = numbers.new_full((len(numbers), self.blocks * self.width, numbers.shape[-1]), fill)
+        places = places.index_copy(1, self.keys.to(numbers.device), numbers)
+        return places.unflatten(1, (self.blocks, self.width))
+
+    def of_keys(self, numbers: Tensor, axis: int) -> Tensor:
+        """The numbers of the keys, from those of all positions along an axis."""
+        return numbers.index_select(axis, self.keys.to(numbers.device))
 
 
 class BlockRows(Operator):
@@ -67,7 +72,7 @@ class BlockRows(Operator):
 
     def __init__(self, operator: Operator, place: Tensor, windows: Windows, back: bool = False) -> None:
         self.operator, self.place, self.windows, self.back = operator, place, windows, back
-        self.shape = (operator.shape[0] // windows.blocks, len(place), windows.n_k)
+        self.shape = (operator.shape[0] // windows.blocks, len(place), len(windows.keys))
         self.dtype, self.device = operator.dtype, operator.device
 
     def heads(self, index: slice) -> BlockRows:
@@ -88,7 +93,7 @@ class BlockRows(Operator):
         rows = y.new_zeros(len(y), m * width, y.shape[-1]).index_add(1, self.place, y)
         out = self.operator._apply_transpose(rows.view(-1, width, y.shape[-1])).unflatten(0, (len(y), m))
         out = out.flip(2) if self.back else out
-        return out.flatten(1, 2)[:, : self.windows.n_k]
+        return self.windows.of_keys(out.flatten(1, 2), 1)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         m, width, place = self.windows.blocks, self.windows.width, self.place[start:stop]
@@ -99,7 +104,7 @@ class BlockRows(Operator):
             low, high = int(row.min()), int(row.max()) + 1
             out[:, here, block] = self.operator.heads(slice(block, None, m))._rows(low, high)[:, row - low]
         out = out.flip(3) if self.back else out
-        return out.flatten(2)[..., : self.windows.n_k]
+        return self.windows.of_keys(out.flatten(2), 2)
 
 
 def windowed_features(log_q: Tensor, log_k: Tensor, windows: Windows) -> tuple[Operator, Tensor]:
@@ -126,7 +131,7 @@ def windowed_features(log_q: Tensor, log_k: Tensor, windows: Windows) -> tuple[O
         operators.append(Scaled(rows, share[..., number]))
     if windows.sinks:
         sinks = torch.arange(share.shape[-1] - 2, device=log_q.device).expand(len(log_q), 1, -1)
-        operators.append(Sparse(sinks, share[..., 2:], windows.n_k, group=len(windows.end)))
+        operators.append(Sparse(sinks, share[..., 2:], len(windows.keys), group=len(windows.end)))
     return Sum(operators), parts.logsumexp(-1)
 
 
@@ -135,8 +140,8 @@ def window_sums(log_q: Tensor, log_k: Tensor, windows: Windows) -> Tensor:
 
     The parts are the keys in the block of its end, those in the block before, and each sink by itself.
     """
-    some = max(1, NUMBERS // (windows.n_k * log_k.shape[-1]))
-    heads = row_blocks(len(log_q), block_rows(log_q, windows.n_k * log_k.shape[-1], some))
+    some = max(1, NUMBERS // log_k[0].numel())
+    heads = row_blocks(len(log_q), block_rows(log_q, log_k[0].numel(), some))
     return torch.cat([_sums(log_q[start:stop].double(), log_k[start:stop].double(), windows) for start, stop in heads])
 
 
@@ -146,6 +151,6 @@ def _sums(log_q: Tensor, log_k: Tensor, windows: Windows) -> Tensor:
     far = blocks.flip(2).logcumsumexp(2).flatten(1, 2)[:, windows.first_reversed.clamp(min=0)]
     in_one = (windows.first <= 0) | (windows.first % windows.width == 0)  # its keys are all of one block
     parts = [(log_q + near).logsumexp(-1), (log_q + far).logsumexp(-1).masked_fill(in_one, -inf)]
-    for sink in range(min(windows.sinks, windows.n_k)):
-        parts.append((log_q + log_k[:, sink, None]).logsumexp(-1).masked_fill(windows.first <= sink, -inf))
+    for sink, place in enumerate(windows.keys[: windows.sinks]):
+        parts.append((log_q + log_k[:, sink, None]).logsumexp(-1).masked_fill(windows.first <= place, -inf))
     return torch.stack(parts, -1)

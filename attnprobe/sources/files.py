@@ -3,8 +3,8 @@
 Files of `save_qkv` hold ``layer{L}.window{W}.q``, (h, n, p), ``.k`` and ``.v``, (h_kv, n, p), and a metadata entry
 ``attnprobe`` with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of these shapes or of
 (n, p), an optional bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``),
-``sliding_window`` and ``sinks``. Both may hold ``sink_logits`` (h,), and the ``positions`` (n_q,) of queries that are
-not all tokens, with ``all_queries``, (h, n, p).
+``sliding_window`` and ``sinks``. Both may hold ``sink_logits`` (h,), the ``positions`` (n_q,) of queries that are not
+all tokens, with ``all_queries``, (h, n, p), and ``key_positions`` (n,).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-EXTRA = ("sink_logits", "positions", "all_queries")  # optional tensors of a layer and window
-OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv]|sink_logits|positions|all_queries)")
+EXTRA = ("sink_logits", "positions", "all_queries", "key_positions")  # optional tensors of a layer and window
+OURS = re.compile(rf"layer([0-9]{{1,9}})\.window([0-9]{{1,9}})\.([qkv]|{'|'.join(EXTRA)})")
 PLAIN = ("scale", "causal", "sliding_window", "sinks")  # metadata of other programs
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -149,6 +149,7 @@ class FileSource(Source):
             logits = self._tensor(file, layer, window, "sink_logits")
             rows, positions = self._rows(n, layer, window, self._tensor(file, layer, window, "positions"))
             queries = self._tensor(file, layer, window, "all_queries")
+            of_keys = self._tensor(file, layer, window, "key_positions")
             placed = self._name(layer, window, "positions") in self._shapes
             holds_all = not placed and self._queries(layer, window) == self._tokens(layer, window)
             if queries is None and self.selection is not None and holds_all:
@@ -181,6 +182,7 @@ class FileSource(Source):
                 sinks=self.metadata.of("sinks", layer) or 0,
                 sink_logits=logits,
                 all_queries=queries,
+                key_positions=None if of_keys is None else of_keys[:n],
             )
         except UsageError as error:
             raise self._refused(layer, window, error) from error

@@ -1,5 +1,6 @@
 """Capture of any architecture: what is kept rebuilds what the model computed, and what is not kept is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -263,7 +264,6 @@ def test_a_call_says_its_sizes_scale_and_mask():
         (lambda: lower(6) | (torch.arange(6) < 3), "custom attention is not supported"),
         (lambda: torch.ones(1, 1, 9, 9, dtype=torch.bool).tril(2).triu(-1), "sliding-window (4) attention is not"),
         (lambda: torch.ones(1, 1, 9, 9, dtype=torch.bool).tril(2), "custom attention is not supported"),
-        (lambda: lower(9).triu(-2) & (torch.arange(9) != 4), "its padding is between the tokens of a sliding window"),
         (lambda: lower(3, 6) & (torch.arange(6) < 5), "queries that are padding follow a cache of keys"),
     ],
 )
@@ -272,6 +272,19 @@ def test_other_masks_are_refused_in_words(mask, why):
     assert str(call.beyond()).startswith(why)
     with pytest.raises(Unsupported, match=r"m: .*a method that gets only Q, K and V would miss it"):
         call.qkv()
+
+
+@pytest.mark.parametrize("triangle", [lambda n: lower(n), lambda n: torch.ones(1, 1, n, n, dtype=torch.bool).tril(2)])
+@pytest.mark.parametrize("holes", [(4,), (0, 4, 5), (1, 2, 6)])
+def test_padding_between_the_tokens_of_a_sliding_window_keeps_their_distances(triangle, holes):
+    valid = ~torch.isin(torch.arange(9), torch.tensor(holes))
+    call = call_with(triangle(9).triu(-2) & valid & valid[:, None])
+    g = torch.Generator().manual_seed(0)
+    call = replace(call, **{axis: torch.randn(1, 1, 9, 2, generator=g) for axis in "qkv"})
+    qkv = call.qkv()
+    assert qkv.sliding_window == 3 and torch.equal(qkv.mask, valid)
+    got, expected = exact_output(qkv), call.output()[0].transpose(0, 1)
+    torch.testing.assert_close(got[:, valid], expected[:, valid], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +299,7 @@ def test_other_masks_are_refused_in_words(mask, why):
         (lambda: lower(1, 6), (True, None)),
         (lambda: lower(1, 6) & (torch.arange(6) > 2), (True, None)),  # padding, as far as one query shows
         (lambda: lower(3, 6).triu(1), (True, 3)),
+        (lambda: lower(3, 7).triu(1) & (torch.arange(7) != 3), (True, 4)),  # padding within a window, behind a cache
         (lambda: torch.ones(1, 1, 1, 1, dtype=torch.bool), (False, None)),
     ],
 )

@@ -14,22 +14,28 @@ def randn(*shape, label="x"):
     return torch.randn(shape, generator=generator(0, label), dtype=torch.float64)
 
 
+KEYS = torch.arange(N)
+HOLES = KEYS + 2 * (KEYS // 2)  # two positions in four have a key
 CASES = [
-    Windows(torch.arange(N), 7, N),
-    Windows(torch.arange(N), 7, N, sinks=3),
-    Windows(torch.arange(N) + 4, 9, N),  # four keys ahead
-    Windows(torch.tensor([20, 3, 28]), 8, N, sinks=40),
-    Windows(torch.arange(N), 1, N),
-    Windows(torch.arange(N), N, N),
+    Windows(KEYS, 7, KEYS),
+    Windows(KEYS, 7, KEYS, sinks=3),
+    Windows(KEYS + 4, 9, KEYS),  # four keys ahead
+    Windows(torch.tensor([20, 3, 28]), 8, KEYS, sinks=40),
+    Windows(KEYS, 1, KEYS),
+    Windows(KEYS, N, KEYS),
+    Windows(HOLES, 7, HOLES),
+    Windows(HOLES, 3, HOLES, sinks=3),
+    Windows(HOLES + 5, 11, HOLES),
+    Windows(torch.tensor([20, 4, 57]), 8, HOLES, sinks=2),
 ]
 every_case = pytest.mark.parametrize("windows", CASES)
 
 
 def literal(windows: Windows):
     """Which keys each query sees, (n_q, n_k) bool."""
-    key, end = torch.arange(N), windows.end[:, None]
+    key, end = windows.keys, windows.end[:, None]
     near = (key <= end) & (key > end - windows.width)
-    return near | ((key < windows.sinks) & (key <= end))
+    return near | ((torch.arange(N) < windows.sinks) & (key <= end))
 
 
 @every_case

@@ -162,13 +162,17 @@ class Given(Source):
 def test_sinks_windows_and_causality_are_written_and_read_again(tmp_path):
     local = make(h=2, n=9, dtype=torch.float32).replace(causal=True, sliding_window=4, sinks=2)
     whole = local.replace(sliding_window=None, sinks=0)
-    save_qkv(tmp_path / "x.safetensors", Given(local, whole), 9, [0, 1], 1)
+    apart = local.replace(key_positions=3 * torch.arange(9))
+    save_qkv(tmp_path / "x.safetensors", Given(local, whole, apart), 9, [0, 1, 2], 1)
     source = resolve(SourceSpec(qkv=str(tmp_path / "x.safetensors"), device="cpu"))
-    got = source.qkv(9, [0, 1], 0)
-    assert [(got[layer].causal, got[layer].sliding_window, got[layer].sinks) for layer in (0, 1)] == [
+    got = source.qkv(9, [0, 1, 2], 0)
+    assert [(got[layer].causal, got[layer].sliding_window, got[layer].sinks) for layer in (0, 1, 2)] == [
         (True, 4, 2),
         (True, None, 0),
+        (True, 4, 2),
     ]
+    assert got[0].key_positions is None and torch.equal(got[2].key_positions, apart.key_positions)
+    assert torch.equal(source.qkv(5, [2], 0)[2].key_positions, 3 * torch.arange(5))
     assert "captured" not in source.facts
 
 

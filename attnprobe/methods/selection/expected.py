@@ -81,9 +81,9 @@ def expected(
     ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given; a base with an odd p; ``rope=model`` for a layer
-            without RoPE, one whose queries depend on the position in another way, and inputs without a model.
-            UsageError: an option below its least; another word than ``model``; an allocation without its options.
+        Unsupported: d above max(n_q, n_k) + n_k; queries that are not given; a base with an odd p; ``rope=model`` for
+            a layer without RoPE, one whose queries depend on the position in another way, and inputs without a model.
+        UsageError: an option below its least; another word than ``model``; an allocation without its options.
     """
     numbers = working(qkv)
     lengths = repeated(row_norms(numbers.shared_v), qkv.h)
@@ -93,7 +93,9 @@ def expected(
         queries = observed.q
         if rotation is not None:
             spared = first if first < min(end, observed.n_q) else 0
-            queries = _ahead(queries, observed.query_positions, end, *rotation)[:, spared:]
+            places = observed.in_text(observed.query_positions)
+            behind = int(observed.in_text(torch.tensor([end - 1], device=qkv.device))) + 1
+            queries = _ahead(queries, places, behind, *rotation)[:, spared:]
         mean = queries.mean(1, keepdim=True)  # (h, 1, p)
         away = queries - mean
         covariance = away.mT @ away / queries.shape[1]  # (h, p, p)

@@ -505,12 +505,17 @@ def test_first_tokens_that_are_all_of_them_are_kept_in_their_order(causal):
     assert torch.equal(sets(turned), sets(plain)) and torch.isfinite(turned.output).all()
 
 
-def test_expected_attention_before_rope_is_that_of_queries_without_it():
-    """The paper's Gaussian of unrotated queries, turned by the mean rotation of the next 512 positions."""
+@pytest.mark.parametrize("step", [1, 3])
+def test_expected_attention_before_rope_is_that_of_queries_without_it(step):
+    """The paper's Gaussian of unrotated queries, turned by the mean rotation of the next 512 positions.
+
+    With a step, the tokens between were padding.
+    """
     n, p, base, first, d = 30, 6, 50.0, 2, 9
     before, qkv = make(n=n, h=2, p=p, score=3.0), make(n=n, h=2, p=p, seed=5)
-    turned = torch.stack([before.q[:, i] @ rotation(i, p, base).T for i in range(n)], 1)
-    mean_turn = sum(rotation(n + i, p, base) for i in range(512)) / 512
+    qkv = qkv.replace(key_positions=step * torch.arange(n))
+    turned = torch.stack([before.q[:, i] @ rotation(step * i, p, base).T for i in range(n)], 1)
+    mean_turn = sum(rotation(step * (n - 1) + 1 + i, p, base) for i in range(512)) / 512
     approx = approximate("expected", qkv.replace(q=turned), d, rope=base, first=first, sets="head")
     for head in range(2):
         queries = before.q[head, first:] @ mean_turn.T
