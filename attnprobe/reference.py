@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
 from .arguments import checked
 from .errors import unknown
@@ -15,6 +17,7 @@ from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAtten
 from .operators.blocks import row_blocks
 from .operators.threads import in_spans, located, side_by_side
 from .qkv import QKV
+from .visible import Visible
 
 TARGETS = ("softmax", "gaussian")
 ROWS = 512  # the least of a head that a thread of a CPU computes at a time
@@ -134,7 +137,7 @@ def _rows(qkv: QKV, target: str, head: int, out: Tensor, k: Tensor, v: Tensor, s
 def own_output(qkv: QKV) -> Tensor:
     """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` if that is possible."""
     if _is_plain(qkv):
-        return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.causal)
+        return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.visible)
     return exact(qkv).matmul_shared(qkv.shared_v)
 
 
@@ -154,7 +157,7 @@ def sink_share(log_normalizer: Tensor, logits: Tensor) -> Tensor:
     return torch.sigmoid(log_normalizer - logits[:, None])
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Visible | None = None) -> Tensor:
     """``softmax(scale · q kᵀ) v`` by torch's fused kernel, (h, n_q, p_v), in the dtype of its arguments.
 
     torch uses the kernel only for 4-D tensors with equal head dimensions. For 3-D tensors, or ``p_v ≠ p``, it silently
@@ -163,14 +166,35 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = Fals
 
     Args:
         q: (h, n_q, p). k: (h_kv, n_k, p). v: (h_kv, n_k, p_v).
-        causal: query i sees the keys ``0 … i``.
+        visible: the keys that each query sees; None means all.
 
-    Cost ``2 h n_q n_k max(p, p_v)`` multiply-adds; memory O(h n p).
+    Cost ``2 h n_q n_k max(p, p_v)`` multiply-adds; memory O(h n p), and ``n_q n_k`` bytes for a mask that is not the
+    causal one of the last tokens.
     """
+    masked = _mask(visible, q.shape[1], k.shape[1])
     p, p_v = q.shape[-1], v.shape[-1]
     if p != p_v:  # a pad of nothing copies too
         q, k, v = (functional.pad(x, (0, max(p, p_v) - x.shape[-1])) for x in (q, k, v))
     q = q.unflatten(0, (len(k), -1))  # (h_kv, group, n, p)
     k, v = (x[:, None].expand(-1, q.shape[1], -1, -1) for x in (k, v))
-    out = functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
+    out = functional.scaled_dot_product_attention(q, k, v, scale=scale, **masked)
     return out.flatten(0, 1)[..., :p_v]
+
+
+def _mask(visible: Visible | None, n_q: int, n_k: int) -> dict[str, Any]:
+    """The arguments by which torch's attention hides keys.
+
+    ``is_causal`` puts the first query at the first key. So it is for as many queries as keys only.
+    """
+    if visible is None:
+        return {}
+    if visible.first is None or not (visible.first > visible.sinks).any():  # no window hides a key
+        last = visible.last
+        if torch.equal(last, torch.arange(n_k - n_q, n_k, device=last.device)):
+            if n_q == n_k:
+                return {"is_causal": True}
+            if last.device.type == "cuda":  # with a mask of numbers no flash kernel runs there
+                return {"attn_mask": causal_lower_right(n_q, n_k)}
+        if (last == n_k - 1).all():
+            return {}
+    return {"attn_mask": ~visible.hidden(n_k)}

@@ -2,7 +2,8 @@
 
 The error of a kernel is rounding. So it is measured against exact float64 attention of *the inputs that the kernel
 gets*, next to the error of torch's own attention in the same dtype (see `attnprobe.kernel_errors`). Every kernel casts
-Q, K and V to ``dtype`` and casts its output back to their dtype.
+Q, K and V to ``dtype`` and casts its output back to their dtype. Every kernel hides the keys that a query does not see:
+later ones than its own position, and those outside of a sliding window.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import attention
 from ..rng import Streams
+from ..visible import Visible
 from .base import Approximation, per_head
 from .registry import Method, register
 
 Dtype = Literal["own", "bfloat16", "float16", "float32"]
 NO_MATRIX = "is a kernel, which gives an output and no matrix"
 ROWS = 256  # query rows of a head whose scores are in memory at a time
+Kernel = Callable[[Tensor, Tensor, Tensor, QKV], Tensor]  # of Q, K, V in the kernel's dtype; QKV has scale and mask
 FACTS = {
     "family": "kernel",
     "kind": "kernel",
-    "tags": ("deterministic", "causal", "diagnostic"),
+    "tags": ("deterministic", "causal", "local", "diagnostic"),
     "budget": None,
     "cost": "2 n² p",
 }
@@ -46,24 +49,25 @@ def working_dtype(entry: Method, options: Mapping[str, Any], qkv: QKV) -> torch.
     return dtype if isinstance(dtype, torch.dtype) else qkv.dtype
 
 
-def _run(qkv: QKV, dtype: str, kernel: Callable[[Tensor, Tensor, Tensor, float, bool], Tensor]) -> Approximation:
-    """The approximation with the output of ``kernel(q, k, v, scale, causal)``, run in ``dtype``."""
+def _run(qkv: QKV, dtype: str, kernel: Kernel) -> Approximation:
+    """The approximation with the output of ``kernel(q, k, v, qkv)``, run in ``dtype``."""
     q, k, v = (x if dtype == "own" else x.to(getattr(torch, dtype)) for x in (qkv.q, qkv.k, qkv.v))
-    output = kernel(q, k, v, qkv.scale, qkv.causal).to(qkv.dtype)
+    output = kernel(q, k, v, qkv).to(qkv.dtype)
     return Approximation(None, output, diagnostics={"visited": per_head(qkv.h, qkv.entries)}, no_operator=NO_MATRIX)
 
 
-def _by_backend(name: str, backend: SDPBackend) -> Callable[..., Tensor]:
-    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+def _by_backend(name: str, backend: SDPBackend) -> Kernel:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, qkv: QKV) -> Tensor:
         try:
             with warnings.catch_warnings(), sdpa_kernel(backend):
                 warnings.simplefilter("ignore")  # torch lists why each backend refuses
-                return attention(q, k, v, scale, causal)
+                return attention(q, k, v, qkv.scale, qkv.visible)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or "o available kernel" not in str(error):
                 raise
-            where = f"{str(q.dtype)[6:]} on {q.device.type}"
-            raise Unsupported(f"{name}: torch has no such kernel for {where} at p={q.shape[2]}") from error
+            where = f"{str(q.dtype)[6:]} on {q.device.type} at p={q.shape[2]}"
+            masked = "" if qkv.visible is None else " under this mask"
+            raise Unsupported(f"{name}: torch has no such kernel for {where}{masked}") from error
 
     return kernel
 
@@ -108,9 +112,9 @@ def sdpa_math(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", d
     """
     one_head = _by_backend("torch:sdpa-math", SDPBackend.MATH)
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, qkv: QKV) -> Tensor:
         heads = [slice(head, head + 1) for head in range(len(q))]
-        return torch.cat([one_head(q[head], k[head], v[head], scale, causal) for head in heads])
+        return torch.cat([one_head(q[head], k[head], v[head], qkv) for head in heads])
 
     return _run(qkv, dtype, kernel)
 
@@ -137,17 +141,18 @@ def flex(
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p) compiled.
     """
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, qkv: QKV) -> Tensor:
         mask = None
         try:
             from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns if it is not compiled
-                if causal:
-                    mask = create_block_mask(_not_behind, None, None, q.shape[1], k.shape[1], device=q.device.type)
+                if qkv.visible is not None:
+                    sees = _sees(qkv.visible)
+                    mask = create_block_mask(sees, None, None, qkv.n_q, qkv.n_k, device=q.device.type)
                 run = _compiled() if compiled else flex_attention
-                return run(q[None], k[None], v[None], scale=scale, block_mask=mask)[0]
+                return run(q[None], k[None], v[None], scale=qkv.scale, block_mask=mask)[0]
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # from the compiler, from its subprocesses, or from a device without the kernel
@@ -158,8 +163,18 @@ def flex(
     return _run(qkv, dtype, kernel)
 
 
-def _not_behind(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    return query >= key
+def _sees(visible: Visible) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Whether a query sees a key, as flex attention asks for each pair."""
+    last, first, sinks = visible.last, visible.first, visible.sinks
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = key <= last[query]
+        if first is not None:
+            near = key >= first[query]
+            seen = seen & (near | (key < sinks) if sinks else near)
+        return seen
+
+    return sees
 
 
 @lru_cache(maxsize=1)
@@ -200,16 +215,17 @@ def int8(
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
     """
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, qkv: QKV) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         (q8, q_step), (k8, k_step) = (_quantised(x.to(wide), per) for x in (q, k))
         values, output = v.to(wide), torch.empty(*q.shape[:2], v.shape[2], dtype=v.dtype, device=v.device)
-        positions = torch.arange(k.shape[1], device=k.device)
+        visible = qkv.visible
         for head in range(len(q)):
             for first, last in row_blocks(q.shape[1], block_rows(q8, k.shape[1], ROWS)):
-                scores = (q8[head, first:last] @ k8[head].mT) * (q_step[head, first:last] * k_step[head].mT * scale)
-                if causal:
-                    scores = scores.masked_fill(positions > positions[first:last, None], float("-inf"))
+                scores = (q8[head, first:last] @ k8[head].mT) * (q_step[head, first:last] * k_step[head].mT * qkv.scale)
+                if visible is not None:
+                    hidden = visible.of(slice(first, last)).hidden(qkv.n_k)
+                    scores = scores.masked_fill(hidden, float("-inf"))
                 output[head, first:last] = torch.softmax(scores, -1).to(v.dtype).to(wide) @ values[head]
         return output
 

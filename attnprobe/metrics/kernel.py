@@ -39,8 +39,9 @@ ROWS = 256  # query rows whose scores are in memory at a time
 def eager_output(qkv: QKV) -> Tensor:
     """``softmax(scale · (Q Kᵀ)) V`` computed eagerly by torch, every step rounded to the dtype of ``qkv``.
 
-    That is ``torch.softmax(q @ k.mT * scale, -1) @ v`` for the valid tokens, (h, n_q, p_v). It runs by blocks of rows
-    of one head, so no n x n matrix is stored. Cost ``2 n² p``.
+    That is ``torch.softmax(q @ k.mT * scale, -1) @ v`` for the valid tokens, (h, n_q, p_v), with -∞ for hidden keys,
+    and one more score where a head has a sink. It runs by blocks of rows of one head, so no n x n matrix is stored.
+    Cost ``2 n² p``.
     """
     inner = qkv.compressed()
     output = inner.q.new_empty(inner.h, inner.n_q, inner.p_v)
@@ -51,7 +52,10 @@ def eager_output(qkv: QKV) -> Tensor:
             scores = one.q[0, first:last] @ one.k[0].mT * inner.scale
             if visible is not None:
                 scores = scores.masked_fill(visible.of(slice(first, last)).hidden(inner.n_k), -inf)
-            output[head, first:last] = torch.softmax(scores, -1) @ one.v[0]
+            if inner.sink_logits is not None:
+                sink = inner.sink_logits[head].expand(last - first, 1)
+                scores = torch.cat([scores, sink], -1)
+            output[head, first:last] = torch.softmax(scores, -1)[:, : inner.n_k] @ one.v[0]
     return output
 
 

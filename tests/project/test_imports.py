@@ -44,7 +44,7 @@ MAY = {
     "kept": {"qkv"},
     "metadata": {"errors", "files", "records"},
     "operators": {"environment", "errors", "groups", "visible"},
-    "reference": {"arguments", "errors", "operators", "qkv"},
+    "reference": {"arguments", "errors", "operators", "qkv", "visible"},
     "approximation": {"arguments", "errors", "groups", "operators", "qkv"},
     "linalg": {"errors", "rng", "operators", "visible"},
     "methods": CORE | {"environment", "files", "grammar", "metadata"},
