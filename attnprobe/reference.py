@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from .arguments import checked
 from .errors import unknown
 from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention
 from .operators.blocks import row_blocks
-from .operators.threads import in_spans, located, side_by_side
+from .operators.threads import side_by_side
 from .qkv import QKV
 from .visible import Visible
 
@@ -51,7 +50,7 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
     return operator if qkv.mask is None else Padded(operator, qkv.mask)
 
 
-def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.device | str] | None = None) -> Tensor:
+def exact_output(qkv: QKV, target: str = "softmax") -> Tensor:
     """``B V`` or ``C V`` in float64, (h, n_q, p_v), for any dtype of ``qkv``.
 
     On a CPU each thread computes at least 512 rows of a KV head at a time, against the keys that they see. Other
@@ -60,34 +59,25 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
 
     Args:
         target: ``softmax`` or ``gaussian``.
-        devices: compute the rows on these devices in parallel, in spans of 2048 queries. Each device has a copy of the
-            keys and values of one head; the rows are gathered on the device of ``qkv``. No sum goes over rows, so the
-            output is the same for any number of devices of one kind. It differs by rounding from the output without
-            ``devices``.
 
     Raises:
-        UsageError: an unknown target, or ``devices`` that do not exist.
+        UsageError: an unknown target.
     """
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)
-    inner, places = qkv.compressed(), located(devices)
+    inner = qkv.compressed()
     out = torch.empty(inner.h, inner.n_q, inner.p_v, dtype=torch.float64, device=inner.device)
     with torch.no_grad():
-        if places is None:
-            jobs = [
-                partial(_compute_rows, inner, target, head, out, *rows)
-                for head in range(inner.kv_heads)
-                for rows in row_blocks(inner.n_q, _rows_at_a_time(inner))
-            ]
-            if inner.h * inner.n_q * inner.n_k < SMALL:
-                for job in jobs:
-                    job()
-            else:
-                side_by_side(jobs, inner.device)
+        jobs = [
+            partial(_compute_rows, inner, target, head, out, *rows)
+            for head in range(inner.kv_heads)
+            for rows in row_blocks(inner.n_q, _rows_at_a_time(inner))
+        ]
+        if inner.h * inner.n_q * inner.n_k < SMALL:
+            for job in jobs:
+                job()
         else:
-            for head in range(inner.kv_heads):
-                begin = partial(_rows_of, inner, target, head, out)
-                in_spans(inner.n_q, inner.device, places, begin, lambda nothing: None)
+            side_by_side(jobs, inner.device)
     if qkv.mask is None:
         return out
     padded = out.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
@@ -111,18 +101,7 @@ def _compute_rows(qkv: QKV, target: str, head: int, out: Tensor, start: int, sto
     if visible is not None and qkv.device.type == "cpu":  # on a GPU the number would have to be waited for
         seen = int(visible.last[start:stop].max()) + 1
     k, v = (x[head : head + 1, :seen].double() for x in (qkv.shared_k, qkv.shared_v))
-    _rows(qkv, target, head, out, k, v, start, stop)
-
-
-def _rows_of(qkv: QKV, target: str, head: int, out: Tensor, device: torch.device) -> Callable[[int, int], None]:
-    """A function that computes rows of ``out`` on ``device``, of the query heads that read one KV head."""
-    k, v = (x[head : head + 1].to(device).double().contiguous() for x in (qkv.shared_k, qkv.shared_v))
-    return partial(_rows, qkv, target, head, out, k, v)
-
-
-def _rows(qkv: QKV, target: str, head: int, out: Tensor, k: Tensor, v: Tensor, start: int, stop: int) -> None:
-    """Compute rows of ``out`` from the keys and values of a KV head, (1, n, p), on their device."""
-    heads, visible = slice(head * qkv.group, (head + 1) * qkv.group), qkv.visible
+    heads = slice(head * qkv.group, (head + 1) * qkv.group)
     q = qkv.q[heads, start:stop].to(k)
     kind = SoftmaxAttention if target == "softmax" else GaussianAttention
     operator = kind(q, k, qkv.scale, None if visible is None else visible.of(slice(start, stop)))

@@ -18,7 +18,6 @@ from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
 from ..operators import Operator, Padded
 from ..operators.blocks import BLOCK_MEMORY
 from ..operators.precision import full_precision
-from ..operators.threads import located
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",
@@ -33,7 +32,6 @@ MEMORY = 2**24  # bytes of Krylov bases at a time on a CPU; on other devices as 
 SMALL = 0.02  # relative to B; a smaller error is measured again in float64 if its float32 interval stays open
 
 Show = Callable[[str, float], None]
-Devices = Sequence[torch.device | str]
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ def matrix_errors(
     tol: float = 1e-3,
     seed: int = 0,
     delta: float = DELTA,
-    devices: Devices | None = None,
 ) -> dict[str, Tensor]:
     """The errors of an approximation's operator against the exact matrix, per head.
 
@@ -107,14 +104,9 @@ def matrix_errors(
         delta: the failure probability of one interval. With the default of 1e-10, ten thousand intervals jointly fail
             with probability at most 1e-6.
         seed: the seed of the start block, whose stream is ``certificate``.
-        devices: compute the rows of B on these devices, in spans of 2048 rows, for example ``["cuda:0", "cuda:1"]``.
-            One head of Q, K and B~ is copied to each; the Krylov bases stay on the device of ``exact``. Sums follow the
-            order of the rows, so results do not depend on the number of devices. Results without ``devices``, on the
-            operator's own device and without spans, differ by rounding (see `Differences`), which the ends of the
-            interval allow for. Up to 256 keys, and in products with B~ itself, nothing is split.
 
     Raises:
-        UsageError: shapes that differ, or ``devices`` that do not exist.
+        UsageError: shapes that differ.
 
     >>> from attnprobe import QKV, approximate, exact
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
@@ -126,8 +118,7 @@ def matrix_errors(
         raise UsageError(f"tol={tol:g}: choose a relative width of 0 or more")
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1")
-    located(devices)  # a device that does not exist is refused although few keys need none
-    return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta, devices=devices)[0].metrics
+    return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta)[0].metrics
 
 
 @checked()
@@ -139,7 +130,6 @@ def shared_matrix_errors(
     tol: float = 1e-3,
     seed: int = 0,
     delta: float = DELTA,
-    devices: Devices | None = None,
     norms: ExactNorms | None = None,
     progress: Show = lambda label, share: None,
 ) -> list[MatrixErrors]:
@@ -153,7 +143,7 @@ def shared_matrix_errors(
             approximate share of the finished work.
 
     Raises:
-        UsageError: shapes or padding masks that differ, or ``devices`` that do not exist.
+        UsageError: shapes or padding masks that differ.
     """
     if isinstance(exact, Padded):
         padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
@@ -166,7 +156,7 @@ def shared_matrix_errors(
     exact, *approximations = (at_least_float32(op) for op in (exact, *approximations))
     operators = [*approximations] if norms is not None else [None, *approximations]  # B itself first
     with torch.no_grad():
-        spectral, frobenius, infinity = _norms(exact, operators, _Settings(tol, delta, seed, devices), progress)
+        spectral, frobenius, infinity = _norms(exact, operators, _Settings(tol, delta, seed), progress)
     if norms is None:
         norms = ExactNorms(spectral[0].value, spectral[0].lower, spectral[0].upper, frobenius[0])
         spectral, frobenius, infinity = spectral[1:], frobenius[1:], infinity[1:]
@@ -199,12 +189,11 @@ def exact_norms(
     tol: float = 1e-3,
     seed: int = 0,
     delta: float = DELTA,
-    devices: Devices | None = None,
     progress: Show = lambda label, share: None,
 ) -> ExactNorms:
     """The norms of an exact matrix as `shared_matrix_errors` computes them; its arguments are the same."""
     exact = at_least_float32(exact.operator if isinstance(exact, Padded) else exact)
-    (spectral,), (frobenius,), _ = _norms(exact, [None], _Settings(tol, delta, seed, devices), progress)
+    (spectral,), (frobenius,), _ = _norms(exact, [None], _Settings(tol, delta, seed), progress)
     return ExactNorms(spectral.value, spectral.lower, spectral.upper, frobenius)
 
 
@@ -223,7 +212,6 @@ class _Settings:
     tol: float
     delta: float
     seed: int
-    devices: Devices | None = None
 
 
 def _norms(exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show) -> Norms:
@@ -296,7 +284,7 @@ def _interval(
     exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show
 ) -> tuple[Interval, FirstPass]:
     """The intervals of all ``B - B~_c``, (C h,), and the results of the first pass."""
-    m, matrices = exact.shape[2], Differences(exact, operators, devices=settings.devices)
+    m, matrices = exact.shape[2], Differences(exact, operators)
     v1, r = start_block(m, block_size(m), settings.seed, exact.dtype, exact.device)
     progress("pass 1", 0.0)
     first = matrices.first(v1)

@@ -96,11 +96,6 @@ class Cells(Generic[R, C, I]):
         self.by_place = {place: cells_at(place) for place in places if of_shard is None or place in of_shard}
         self.send = lambda kind, value: None
 
-    @classmethod
-    def in_one_process(cls, request: R) -> bool:
-        """Whether this process must measure all cells of a request, whatever it says of jobs."""
-        return False
-
     def plan(self) -> JsonObject:
         """The plan as the manifest shows it."""
         raise NotImplementedError
@@ -264,8 +259,6 @@ class OpenCells(Protocol):
 
     @property
     def exclusive(self) -> bool: ...
-
-    def in_one_process(self, request: RunRequest) -> bool: ...
 
     def __call__(self, request: RunRequest, notify: Callable[[str], None], timings: Timings) -> Cells: ...
 

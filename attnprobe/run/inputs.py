@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,16 +37,14 @@ def exact_norms_of(
     qkv: QKV,
     target: str = "softmax",
     tol: float = 1e-3,
-    devices: Sequence[torch.device | str] | None = None,
     progress: Callable[[str, float], None] = lambda label, share: None,
 ) -> ExactNorms:
     """The norms of the exact matrix of a place, computed once for its input statistics, all its cells and all runs."""
 
     def norms() -> ExactNorms:
-        return exact_norms(exact(qkv, target), tol=tol, devices=devices, progress=progress)
+        return exact_norms(exact(qkv, target), tol=tol, progress=progress)
 
-    order = "" if devices is None else ", in spans"  # another order of sums
-    what = f"norms of the exact matrix, {target}, to {tol:g}{order}"
+    what = f"norms of the exact matrix, {target}, to {tol:g}"
     remembered = source.remembered(what, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
     return ExactNorms(**remembered)
 

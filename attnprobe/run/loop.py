@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,6 @@ def measure_cells(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     notify = once(notify)
-    if open_cells.in_one_process(request):
-        request = replace(request, jobs=1)
     with site_of(request, notify, exclusive=open_cells.exclusive) as site:
         cells = open_cells(site.local_request(request), notify, timings)
         with run_folder(request, cells, notify) as folder:

@@ -75,8 +75,6 @@ def refuse_pairs(given: Given) -> None:
             f"{given.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
             "or local for a private one of this machine"
         )
-    if texts.get("split_rows") is not None:
-        _refuse_with_split_rows(given)
     text = texts.get("text")
     if given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
         raise UsageError(f"{given.called('split')} names a split of Wikitext-2, but the text is '{text}': drop it")
@@ -121,21 +119,3 @@ def _refuse_with_shards(given: Given) -> None:
                 f"{given.called(option.name)} and {given.plain('shard')} exclude each other: {option.of_whole} need "
                 "the whole run; give it without --shard, once all shards have run"
             )
-
-
-def _refuse_with_split_rows(given: Given) -> None:
-    """Refuse split rows together with processes that share the devices, or with one GPU by its number."""
-    number, jobs, device = (given.texts.get(name) for name in ("split_rows", "jobs", "device"))
-    rows = given.plain("split_rows")
-    if jobs is not None and jobs > 1:
-        raise UsageError(
-            f"{given.called('jobs')} and {rows} exclude each other: --split-rows {number} takes the devices for one "
-            "group at a time"
-        )
-    if given.texts.get("backend") == "ray":
-        raise UsageError(f"{given.called('backend')} ray and {rows} exclude each other: one process splits the rows")
-    if device is not None and device.startswith("cuda:"):
-        raise UsageError(
-            f"{given.called('device')} and {rows} exclude each other: {device} is one GPU; --device cuda takes the "
-            f"first {number}"
-        )

@@ -15,7 +15,6 @@ from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import interleaved, peak_bytes
 from attnprobe.operators import UnnormalisedAttention, blocks
 from attnprobe.operators.blocks import BLOCK_MEMORY, head_blocks
-from attnprobe.reference import exact_output
 from attnprobe.run.limits import with_smaller_blocks
 
 F32 = torch.float32
@@ -131,16 +130,6 @@ def test_in_a_stream_of_its_own(name, target, gpu):
         got = approximation(name, target, qkv, {}).output
     stream.synchronize()
     assert torch.equal(got, expected) or bool(expected.isnan().any())
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_rows_dealt_to_several_threads_of_one_device(count, gpu):
-    qkv = gpu.sent(make(h=1, n=4500))
-    one, several = (exact_output(qkv, devices=[gpu.device] * threads) for threads in (1, count))
-    assert torch.equal(one, several)
-    operator = approximate("nystromformer", qkv, 16).operator
-    one, several = (matrix_errors(exact(qkv), operator, devices=[gpu.device] * threads) for threads in (1, count))
-    assert all(torch.equal(one[name], several[name]) for name in one)
 
 
 def test_a_call_is_timed_by_events_of_the_device(gpu):

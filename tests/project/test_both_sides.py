@@ -171,13 +171,6 @@ def test_a_model_that_is_named_has_no_substitute(no_hub):
         open_model("nobody/nothing")
 
 
-def test_one_process_is_no_other_than_that_which_splits_rows(run, two_layers):
-    options = f"--qkv {two_layers} --method vmean --n 16 --split-rows 1 --no-matrix"
-    for jobs, expected in ((1, 0), (2, 2)):
-        code, _, err = run("error", options, f"--jobs {jobs} --out r{jobs}")
-        assert code == expected, err
-
-
 def test_counts_of_a_page_have_their_plurals():
     assert [page._tile(count, "row")["name"] for count in (0, 1, 2)] == ["rows", "row", "rows"]
 

@@ -168,8 +168,6 @@ PAIRS = [
     ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
     ("junit: g.xml", 1, "junit reports gates, but none is set"),
     ("backend: ray", 1, "backend ray joins a cluster that you name"),
-    ("device: cuda:1\nsplit-rows: 2", 1, "device and split-rows exclude each other: cuda:1 is one GPU"),
-    ("methods: [vmean]\nsplit_rows: 2\njobs: 2", 3, "jobs and split_rows exclude each other: --split-rows 2 takes"),
     ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "spectrum takes no gates"),
     ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
     ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from ...frame.metric import ERROR
 from ...gates.check import Gated
-from ...run.option import FOLDER, opt
+from ...run.option import opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
-from ...run.topics.running import MOST as MOST_DEVICES
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, Timed, gates_option, plots_option
 from ..base import Experiment
@@ -61,14 +60,6 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         metavar="ERROR",
         inside=(0, 1),
         choose="a relative error above 0 and below 1",
-    )
-    split_rows: int | None = opt(
-        None,
-        "Split the rows of each exact matrix over the first N visible GPUs, for one very long sequence. Results are "
-        "the same for every N, and agree to rounding with a run without this option. On a CPU, N threads.",
-        metavar="N",
-        role=FOLDER,
-        between=(1, MOST_DEVICES),
     )
 
 

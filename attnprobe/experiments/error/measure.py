@@ -42,7 +42,6 @@ from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.method_cells import NOT_FINITE, ending
 from ...run.plan import Cell, ErrorPlan, MethodRequest, method_facts, method_identity, refused
 from ...run.sources import draft_plan, prepared
-from ...run.where.sites import row_devices
 from ...timings import Timings
 from . import ErrorRequest
 from .maps import keep_maps
@@ -86,12 +85,8 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
             rows=request.rows,
         )
         super().__init__(request, prepared(request, plan, notify, timings), ErrorPlan.cells)
-        self.timings, self.devices, self.notify = timings, row_devices(request), notify
+        self.timings, self.notify = timings, notify
         self.warm: set[str] = set()  # methods that ran in this process
-
-    @classmethod
-    def in_one_process(cls, request: ErrorRequest) -> bool:
-        return row_devices(request) is not None
 
     def keep(
         self, kinds: Sequence[str], records: Sequence[Mapping[str, Any]], folder: Path, progress: Progress
@@ -140,11 +135,11 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
                         yield cell, result
 
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
-        """The exact output of a place. Runs on other devices sum it in the same order."""
+        """The exact output of a place."""
         target, source = self.plan_of(place).target, self.sources[place.source]
 
         def make() -> dict[str, Tensor]:
-            return {"output": with_smaller_blocks(exact_output, qkv, target, self.devices)}
+            return {"output": with_smaller_blocks(exact_output, qkv, target)}
 
         assert place.layer is not None  # places of plans have one
         group = place.group
@@ -156,9 +151,7 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
         """The norms of the exact matrix of a place, to the tolerance of the matrix errors."""
         plan, source, group = self.plan_of(place), self.sources[place.source], place.group
         assert place.layer is not None and plan.tol is not None
-        return exact_norms_of(
-            source, group.n, place.layer, group.window, qkv, plan.target, plan.tol, self.devices, show
-        )
+        return exact_norms_of(source, group.n, place.layer, group.window, qkv, plan.target, plan.tol, show)
 
     def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
         """Run each method once on a few tokens, so that no cell's time includes the start of kernels or threads."""
@@ -180,7 +173,7 @@ class _Bench:
 
     def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells, place: Place) -> None:
         self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
-        self.cells, self.place, self.timings, self.devices = cells, place, cells.timings, cells.devices
+        self.cells, self.place, self.timings = cells, place, cells.timings
         self.rows, self.exact_rows = plan.rows, ExactRows(qkv)
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         if plan.rows and plan.target == "softmax" and (why := why_no_block(qkv)) is not None:
@@ -239,8 +232,8 @@ class _Bench:
         assert tol is not None  # without tol no operator reaches this
         with self.timings("matrix errors"), attempt() as tried:
             norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
-            whole, shared = exact(self.qkv, self.target), {"tol": tol, "devices": self.devices, "norms": norms}
-            return with_smaller_blocks(shared_matrix_errors, whole, operators, progress=show, **shared)
+            whole = exact(self.qkv, self.target)
+            return with_smaller_blocks(shared_matrix_errors, whole, operators, tol=tol, norms=norms, progress=show)
         if len(operators) == 1:
             return [tried]
         return [errors for operator in operators for errors in self._matrix_errors([operator], show)]

@@ -1,11 +1,10 @@
-"""Where a run is measured: this process, several here, or a Ray cluster; and the devices that share a sequence."""
+"""Where a run is measured: this process, several here, or a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -85,30 +84,3 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
         yield Site(Processes(min(jobs, visible or 1)), threads, devices)
     else:
         yield Site(Processes(jobs), max(1, threads // jobs), devices)
-
-
-def row_devices(request: Any) -> tuple[torch.device, ...] | None:
-    """The devices of ``request.split_rows``: the first of the visible GPUs, or that many threads of the one CPU.
-
-    Raises:
-        UsageError: more than the visible GPUs, one GPU by its number, or several processes.
-        SourceError: a device that this machine does not have.
-    """
-    number = request.split_rows
-    if number is None:
-        return None
-    if request.jobs not in (None, 1):
-        raise UsageError(f"split-rows={number} and jobs={request.jobs} exclude each other: both spread over devices")
-    if request.backend == "ray":
-        raise UsageError(f"split-rows={number}: rows are split within one process, but backend ray has several")
-    device = choose_device(request.source.device)
-    if device.type == "cpu":
-        return (device,) * number
-    if device.index is not None:
-        raise UsageError(
-            f"split-rows={number}: device {device} is one GPU; give --device {device.type} for the first {number}"
-        )
-    there = torch.cuda.device_count()
-    if number > there:
-        raise UsageError(f"split-rows={number}: {there} GPU(s) are visible; choose a number from 1 to {there}")
-    return tuple(torch.device("cuda", index) for index in range(number))
