@@ -177,7 +177,7 @@ def _rebuilt(
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
     drawn = [path for path in figures if path.suffix == ".svg"]
-    linked = sorted({path for path in files if path.suffix != ".svg" or path in drawn})
+    linked = sorted({path for path in (*files, *figures) if path.suffix != ".svg" or path in drawn})
     if folder.resolve() == run.path.resolve():
         linked += sorted(folder.glob("records*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
     return Report(run, shown, drawn, [path.relative_to(page).as_posix() for path in linked])

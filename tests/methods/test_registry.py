@@ -152,7 +152,7 @@ def test_words_and_values_become_the_type_of_the_option_and_defaults_are_left_ou
         ({"e": "z"}, "unknown value of toy:e 'z'; choose from x, y"),
         ({"f": 1}, "unknown option of toy 'f'"),
         ({"streams": 1}, "unknown option of toy 'streams'"),
-        ({"d": 1}, "unknown option of toy 'd'; the budget is --d, such as --d 16,32"),
+        ({"d": 1}, "unknown option of toy 'd'; choose from a, b, c, e"),
     ],
     ids=str,
 )

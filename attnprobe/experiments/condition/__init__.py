@@ -38,10 +38,6 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
     )
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "Seed of the methods' random draws and of --sensitivity.")
-    precise: bool = opt(
-        False,
-        "Certify values by ball arithmetic, for matrices of at most 256 rows. Needs pip install 'attnprobe[precise]'.",
-    )
     iterations: int = opt(
         0,
         "Record the residuals of N steps of the Schulz iteration on each core. Nyströmformer and Skyformer take six "

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ...errors import Unsupported, UsageError
-from ...linalg.condition import LARGEST, Condition, certified_condition, condition
+from ...errors import Unsupported
+from ...linalg.condition import Condition, condition
 from ...methods import approximate
 from ...metrics import (
     EXACT,
@@ -45,10 +45,6 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
     blank = {**PlannedCells.blank, "matrices": []}
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        if request.precise:  # refused before a model is loaded
-            if (d := max(request.d)) > LARGEST:
-                raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
-            certified_condition(torch.ones(1, 1))  # python-flint is there
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
         super().__init__(request, parts, partial(_cells, request))
 
@@ -75,7 +71,7 @@ def _cells(
     request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
 ) -> Iterator[MethodCell]:
     """The exact matrices first, then every method at every budget."""
-    options = {name: getattr(request, name) for name in ("precise", "iterations", "sensitivity")}
+    options = {name: getattr(request, name) for name in ("iterations", "sensitivity")}
     return method_cells("condition", (None, *plan.methods), plan, group, layer, facts, **options)
 
 
@@ -93,7 +89,7 @@ def _exact(request: ConditionRequest, qkv: QKV) -> Result:
     per_head: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
     for row in range(qkv.h):
         for name, matrix, repeated in exact_matrices(qkv, row):
-            per_head[name].append({**_numbers(matrix, request.precise)[1], "duplicates": repeated})
+            per_head[name].append({**_numbers(matrix)[1], "duplicates": repeated})
     inner = qkv.compressed()
     size = min(inner.n_q, inner.n_k)
     matrices = [_matrix(name, False, size, each) for name, each in per_head.items()]
@@ -118,7 +114,7 @@ def _cores(
     for core in core_matrices(qkv, approx, options):
         each = []
         for row, matrix in enumerate(core.matrix):
-            measured_core, numbers = _numbers(matrix, request.precise)
+            measured_core, numbers = _numbers(matrix)
             gradient = inverse_gradient(measured_core, float(core.log_scale[row]))
             each.append({**numbers, "duplicates": int(core.repeated[row]), "gradient": gradient})
         measured = _matrix(core.name, core.inverted, core.matrix.shape[-1], each)
@@ -142,10 +138,9 @@ def _cores(
     result |= {"matrices": matrices, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
 
 
-def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:
+def _numbers(matrix: torch.Tensor) -> tuple[Condition, dict[str, Any]]:
     """The condition number of one matrix of one head, and its entries of the record."""
-    precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
-    measured = condition(matrix, precise)
+    measured = condition(matrix)
     size = len(measured.values)
     places = sorted({2**i for i in range(size.bit_length())} | {size // 2} - {0})
     numbers = {
@@ -155,9 +150,6 @@ def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, 
         "cond_eff": measured.cond_eff,
         "cond_at": {str(k): measured.cond_at(k) for k in places},
     }
-    if precise:
-        ends = (measured.certified.lower, measured.certified.upper) if measured.certified else (None, None)
-        numbers |= {"cond_lower": ends[0], "cond_upper": ends[1]}
     return measured, numbers
 
 

@@ -22,8 +22,6 @@ class Numbers(TypedDict):
     cond_eff: PerHead
     cond_at: list[dict[str, Number | None]]
     duplicates: list[Count | None]
-    cond_lower: NotRequired[PerHead]
-    cond_upper: NotRequired[PerHead]
     gradient: NotRequired[PerHead]
     gradient_six: NotRequired[PerHead]
     residuals: NotRequired[list[PerHead]]

@@ -21,7 +21,7 @@ from attnprobe.experiments.condition.figures import condition_figures
 from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.experiments.condition.view import conditions_summary, correlation_notes
 from attnprobe.figures.drawing import Drawing
-from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
+from attnprobe.linalg.condition import condition, repeats
 from attnprobe.metrics import (
     EXACT,
     core_matrices,
@@ -38,8 +38,10 @@ from attnprobe.rng import generator
 from attnprobe.tables.long import LEAST_RANKED, long_rows, rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
+if find_spec("flint") is not None:
+    from certified import certified_condition, largest_row
 needs_flint = pytest.mark.skipif(
-    find_spec("flint") is None, reason="python-flint is not installed: pip install 'attnprobe[precise]'"
+    find_spec("flint") is None, reason="python-flint is not installed: pip install 'attnprobe[test]'"
 )
 
 
@@ -128,13 +130,13 @@ def test_float64_agrees_with_the_certificate(top):
     matrix = with_spectrum(torch.logspace(0, -top, 32, dtype=torch.float64))
     proved, plain = certified_condition(matrix), condition(matrix)
     assert plain.value == pytest.approx(proved.value, rel=32 * EPS * 10**top + 1e-12)
-    assert condition(matrix, precise=True).value == proved.value
 
 
 @needs_flint
 def test_a_certificate_resolves_what_float64_cannot():
-    actual = condition(torch.diag(torch.tensor([1.0, 0.5, 2.0**-70], dtype=torch.float64)), precise=True)
-    assert actual.certified.value == pytest.approx(2.0**70, rel=1e-12) and actual.certified.rank == 3
+    matrix = torch.diag(torch.tensor([1.0, 0.5, 2.0**-70], dtype=torch.float64))
+    proved, actual = certified_condition(matrix), condition(matrix)
+    assert proved.value == pytest.approx(2.0**70, rel=1e-12) and proved.rank == 3
     assert actual.value is None and actual.flag == "singular (>2e15)" and actual.rank == 2  # beyond what entries say
     triangle = torch.eye(60, dtype=torch.float64) - torch.ones(60, 60, dtype=torch.float64).triu(1)  # cond about 60·2⁵⁸
     exact_value = certified_condition(triangle)
@@ -149,16 +151,16 @@ def test_a_certificate_resolves_what_float64_cannot():
 def test_a_certificate_tells_an_exactly_singular_matrix():
     matrix = torch.randn(12, 12, generator=generator(0, "rows"), dtype=torch.float64)
     matrix[3] = matrix[8]
-    actual = condition(matrix, precise=True)
-    assert actual.value is None and actual.flag == "singular (exact rank 11)"
-    assert actual.certified.lower == actual.certified.value == math.inf
+    proved = certified_condition(matrix)
+    assert proved.rank == 11 and proved.lower == proved.value == math.inf
 
 
 @needs_flint
 def test_a_condition_beyond_float64_is_not_called_singular_by_a_certificate():
-    actual = condition(torch.diag(torch.tensor([1e308, 1e-308], dtype=torch.float64)), precise=True)
-    assert actual.flag == "singular (>2e15)" and actual.certified.rank == 2
-    assert actual.certified.lower > 1e308 and actual.certified.value == math.inf
+    matrix = torch.diag(torch.tensor([1e308, 1e-308], dtype=torch.float64))
+    proved = certified_condition(matrix)
+    assert condition(matrix).flag == "singular (>2e15)" and proved.rank == 2
+    assert proved.lower > 1e308 and proved.value == math.inf
 
 
 @needs_flint
@@ -178,37 +180,13 @@ def test_every_row_counts_towards_gershgorins_radius(row):
 
     table = [[arb(1), arb(-2), arb(3)] for _ in range(4)]
     table[row][1] = arb(-9, 0.5)  # a ball: its largest absolute value is 9.5
-    assert float(_largest_row(table)) == pytest.approx(13.5, rel=1e-8) and float(_largest_row(table)) >= 13.5
-
-
-@needs_flint
-@pytest.mark.parametrize("matrix, flag", [(torch.zeros(3, 3), "zero"), (torch.full((3, 3), torch.inf), "not finite")])
-def test_a_matrix_without_a_condition_has_no_certificate(matrix, flag):
-    numbers = measure._numbers(matrix, precise=True)[1]
-    assert (numbers["cond"], numbers["flag"], numbers["rank"]) == (None, flag, 0)
-    assert (numbers["cond_lower"], numbers["cond_upper"]) == (None, None)
+    assert float(largest_row(table)) == pytest.approx(13.5, rel=1e-8) and float(largest_row(table)) >= 13.5
 
 
 @pytest.mark.parametrize("size, places", [(1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4])])
 def test_a_condition_is_told_at_powers_of_two_and_at_half_of_the_values(size, places):
-    numbers = measure._numbers(torch.eye(size, dtype=torch.float64), precise=False)[1]
+    numbers = measure._numbers(torch.eye(size, dtype=torch.float64))[1]
     assert numbers["cond_at"] == {str(place): 1.0 for place in places}
-
-
-@needs_flint
-def test_what_a_certificate_cannot_take():
-    for matrix in (torch.ones(2, 3), torch.eye(257), torch.full((2, 2), float("nan"))):
-        with pytest.raises(UsageError):
-            certified_condition(matrix)
-    subnormal = torch.diag(torch.tensor([1.0, 5e-324], dtype=torch.float64))  # its inverse has no float64
-    with pytest.raises(UsageError, match="4096 bits do not resolve this matrix, which is not singular"):
-        certified_condition(subnormal)
-
-
-def test_without_flint_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "flint", None)
-    with pytest.raises(UsageError, match=r"pip install 'attnprobe\[precise\]'"):
-        condition(torch.eye(2), precise=True)
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0])
@@ -598,19 +576,6 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
 def test_a_median_is_shown_with_its_range_where_its_column_is_asked_for(name):
     text = view_of("condition", read_records(GOLDEN / "runs/condition")).text("md", columns=[name])
     assert f"| {name} | [p10 – p90] |" in text
-
-
-@needs_flint
-def test_precise_certifies_every_core(run, file):
-    code, out, err = run("--qkv", file, "--d", 8, "--precise", "--format", "json")
-    assert code == 0, err
-    for row in json.loads(out)["rows"]:
-        if row["matrix"] in EXACT:
-            assert row["flag"] == "singular (exact rank 76)" and row["cond"] is None
-        else:
-            assert row["cond_lower"] <= row["cond"] <= row["cond_upper"] <= row["cond_lower"] * (1 + 1e-9)
-    code, _, err = run("--qkv", file, "--d", 300, "--precise")
-    assert code == 2 and "precise" in err
 
 
 def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_path, monkeypatch):
