@@ -145,12 +145,13 @@ class LanguageModel:
 def _bodies(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """A context with the last hidden states of each model inside ``model`` that has run, the body of its head last.
 
-    A head calls a body, not always the `base_model`: OPT's calls the decoder inside it.
+    A head calls a body, not always the `base_model`: OPT's calls the decoder inside it, and Llama 4's has none.
     """
     from transformers import PreTrainedModel
 
     inside = [module for module in model.modules() if isinstance(module, PreTrainedModel) and module is not model]
-    bodies = [model] if model.base_model is model else inside  # a model without a head is its own
+    headless = model.base_model is model and model.get_output_embeddings() is None
+    bodies = [model] if headless else inside
     states: list[Tensor] = []
     hooks = [body.register_forward_hook(lambda _, __, output: states.append(output[0])) for body in bodies]
     try:
