@@ -314,8 +314,6 @@ COSTS = (
 GROWTH = (
     Metric("time_exponent", "growth of time", "slope of ln time over ln n"),
     Metric("memory_exponent", "growth of memory", "slope of ln memory over ln n"),
-    Metric("faster_from", "faster from", "tokens from which the method is faster than exact attention", unit="tokens"),
-    Metric("smaller_from", "smaller from", "tokens from which the method takes less memory", unit="tokens"),
 )
 MODELS = (  # of a whole model with a method in place of its attention
     Metric(

@@ -13,7 +13,6 @@ from paths import GOLDEN
 
 from attnprobe.experiments import experiment, shape_of
 from attnprobe.experiments.base import Recorded
-from attnprobe.experiments.bench.timing import disturbances, timed_rows
 from attnprobe.experiments.error.error_figure import BEYOND_EDGE
 from attnprobe.experiments.error.papers import Reference, Value
 from attnprobe.experiments.inject.view import _interval
@@ -78,14 +77,13 @@ def bench(change):
     return shown("bench", [change(record) for record in golden("bench")])
 
 
-def test_bench_chooses_among_methods_that_are_faster_than_exact_attention():
+def test_bench_of_methods_that_are_faster_than_exact_attention():
     def slow(record):
         seconds = [1000 * value for value in record["metrics"]["exact_seconds"]]
         return with_metrics(record, exact_seconds=seconds) | {"clock_mhz": 2000 + record["n"], "load": None}
 
     view, _, _ = bench(slow)
     text = view.text("table")
-    assert "64     1  linear          0.318       0.00648" in text and "64    10  skyformer  4    1.67" in text
     assert "AMD EPYC, 2016 – 2064 MHz, 1 threads" in text and "load average" not in text
     assert view.result.startswith(
         "At n = 64, linear takes the least time, 0.0065 ± 7.0e-04 times exact attention's. 2 of 2"
@@ -103,8 +101,7 @@ def test_bench_without_times_of_exact_attention():
     view, figures, _ = bench(lost)
     text = view.text("table")
     assert "time / exact" not in text and "claimed" not in text and view.result == ""
-    assert "64   100  skyformer  4    1.67" in text and "32     1  linear          0.295" in text
-    assert "none of 1" in text and "bench-pareto-n64" not in figures
+    assert "bench-pareto-n64" not in figures
 
 
 def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
@@ -175,15 +172,6 @@ def test_bench_says_what_is_grey_where_there_are_many(number):
     _, figures, _ = shown("bench", records)
     grey = [line for line in figures["bench-pareto-n64"].caption if line.startswith("Grey: methods without a point")]
     assert len(grey) == (number == 20) and all("method19" in line for line in grey)
-
-
-def test_bench_names_the_method_without_budget_whose_times_spread_most():
-    def wild(record):
-        return with_metrics(record, seconds=[1e-3, 9e-3, 1e-3]) if record["method"] == "linear" else record
-
-    records = list(map(wild, golden("bench")))
-    [warning] = disturbances(records, timed_rows(records))
-    assert "most linear at n = " in warning
 
 
 def test_curves_of_decoding_have_markers_side_by_side():

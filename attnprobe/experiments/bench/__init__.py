@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ...frame.metric import BENCH, GROWTH, METRICS, SELECTED
 from ...gates.check import Gated
-from ...grammar.lists import lengths, positives
+from ...grammar.lists import lengths
 from ...run.option import SOURCE, opt
 from ...run.topics.reading import (
     READING,
@@ -77,14 +77,6 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     )
     quadratic_n: int = opt(
         4096, "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.", metavar="N"
-    )
-    epsilon: tuple[float, ...] = opt(
-        (0.05, 0.1, 0.2, 0.5),
-        "Report the fastest method below each of these errors, if errors are measured.",
-        parse=positives,
-    )
-    under_ms: tuple[float, ...] = opt(
-        (1.0, 10.0, 100.0), "Report the smallest error below each of these times in milliseconds.", parse=positives
     )
 
     scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)

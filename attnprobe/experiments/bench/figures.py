@@ -59,7 +59,7 @@ WIDE = 1.1  # from p25 to p75 of a bar, at least: shorter ones would be specks
 APART = 1.25  # from exact attention to a guide at the least n, as a ratio
 
 
-def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw costs and errors, for each (source, layer, target).
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
@@ -67,9 +67,6 @@ def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing
     method's exponent. More than 6 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
     error against time, memory, products, and the keys that a row reads, if errors and these costs were
     measured. A point is a budget, larger for larger ones; steps are the frontier.
-
-    Args:
-        warnings: of disturbed times, for captions; the first stands above the panels too.
 
     Returns:
         The files' paths.
@@ -85,9 +82,9 @@ def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing
             for cost in ("seconds", "peak_bytes"):
                 priced = [row for row in timed if row["d"] in (None, d) and row[cost]]
                 if len({row["n"] for row in priced}) > 1:
-                    figures.append(_growth(methods, priced, cost, d, tag, warnings))
+                    figures.append(_growth(methods, priced, cost, d, tag))
         for of_length in grouped_by(timed, "n"):
-            figures += [_pareto(methods, of_length, tag, warnings)] if sum(map(_is_drawn, of_length)) > 1 else []
+            figures += [_pareto(methods, of_length, tag)] if sum(map(_is_drawn, of_length)) > 1 else []
     return draw_figures(figures, drawing, out_dir)
 
 
@@ -96,9 +93,7 @@ def _where(rows: Sequence[Row]) -> str:
     return where(rows, "heads").removesuffix(".") + backward + "."
 
 
-def _growth(
-    run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, tag: str, warnings: Sequence[str] = ()
-) -> Panels:
+def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
     """One cost against n: a panel, or one for each family of many methods."""
     heading, factor, label = COSTS[cost]
     methods = [row for row in rows if not row["reference"]]
@@ -171,7 +166,7 @@ def _growth(
 
     what = label.rpartition(",")[0].replace("\n", " ")
     title = f"{sentence(what)} against n"
-    place = panel_title({**rows[0], "n": None}, [] if d is None else [d]) + _reserved(warnings, cost)
+    place = panel_title({**rows[0], "n": None}, [] if d is None else [d])
     fitted = any(labels[name] != name for name in labels)
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK} if exact else {}
@@ -189,7 +184,6 @@ def _growth(
                 * (cost == "seconds")
             ),
             *([f"Guides through its last point: {', '.join(guides.values())}."] * bool(guides)),
-            *(f"{sentence(line)}." for line in warnings if cost == "seconds"),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
         ],
@@ -201,11 +195,6 @@ def _growth(
         height=2.3,
         finish=finish,
     )
-
-
-def _reserved(warnings: Sequence[str], cost: str = "seconds") -> str:
-    """What titles of times say of disturbed ones: the first warning without its reasons."""
-    return f", unreliable times: {warnings[0].partition(':')[0]}" if warnings and cost == "seconds" else ""
 
 
 def _length(row: Row) -> int:
@@ -221,7 +210,7 @@ def _is_drawn(row: Row) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
-def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequence[str] = ()) -> Panels:
+def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
@@ -238,7 +227,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
     costs = [cost for cost in COSTS if len(clouds[cost]) > 1 and len(stating[cost]) >= min(2, most)]
     budgets = {row["d"] for row in points} - {None}
     styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in costs])
-    place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else []) + _reserved(warnings)
+    place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else [])
 
     def within(cost: str) -> list[Point]:
         return [point for point in clouds[cost] if point.error <= edge]

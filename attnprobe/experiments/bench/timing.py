@@ -1,4 +1,4 @@
-"""The rows of ``attnprobe bench``, their growth with n, the conditions of times, and disturbances."""
+"""The rows of ``attnprobe bench``, their growth with n, and the conditions of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from ...figures.looks import EXACT
 from ...tables.labels import with_source
 from ...tables.long import Row, described, known, mean
-from ...tables.numbers import method_label, significant
 from ...tables.results import Value
 from ...tables.table import grouped_by
 from .record import SHAPE, BenchRecord
@@ -104,28 +103,6 @@ def conditions(records: Iterable[BenchRecord]) -> list[str]:
     return lines
 
 
-def disturbances(records: Iterable[BenchRecord], rows: Sequence[Row]) -> list[str]:
-    """Warnings of times that other programs disturbed: a load above the cores, or a spread above the median."""
-    warnings = []
-    loads = [(load, r["machine"]["cores"]) for r in records if (load := r.get("load")) is not None]
-    if busy := [(load, cores) for load, cores in loads if cores and load > cores]:
-        load, cores = max(busy)
-        warnings.append(
-            f"load average {load:g} exceeds the {cores} cores: other programs ran, so times are too long; "
-            "measure again on a quiet machine"
-        )
-    times = [(row["seconds"], row["seconds_spread"] or 0.0, row) for row in rows if row["seconds"]]
-    if wild := [(spread / time, time, spread, row) for time, spread, row in times if spread > time]:
-        _, time, spread, worst = max(wild, key=lambda one: one[0])
-        name = method_label(worst) + ("" if worst["d"] is None else f" d={worst['d']}")
-        ends = " ± ".join(significant(1e3 * value, 3) for value in (time, spread))
-        warnings.append(
-            f"the rounds of {len(wild)} of {len(times)} times spread by more than their median, most {name} at "
-            f"n = {worst['n']}, {ends} ms: these times are unreliable"
-        )
-    return warnings
-
-
 def growth(cost: str) -> str:
     """The growth with n of the cost that the registry states for a method.
 
@@ -159,29 +136,6 @@ def cheaper(ratio: Value) -> bool:
     return ratio.value < 1 and not ratio.ties(Value(1.0, 0.0))
 
 
-def cheaper_from(ratios: Mapping[int, Value]) -> float | None:
-    """The n from which a method is `cheaper` than exact attention; None if it is not at the longest n.
-
-    Between the last n at which it is not and the next n, the log of the ratio is interpolated linearly in log n; a
-    ratio below 1 that ties counts as 1. If it is cheaper at every n, the result is the shortest n.
-
-    Args:
-        ratios: the costs over exact attention's, by n.
-
-    >>> cheaper_from({512: Value(2.0, 0.0), 1024: Value(1.0, 0.0), 2048: Value(0.5, 0.0)})
-    1024.0
-    """
-    lengths = sorted(ratios)
-    gaps = [log(ratios[n].value) if cheaper(ratios[n]) else max(0.0, log(ratios[n].value)) for n in lengths]
-    if not lengths or gaps[-1] >= 0:
-        return None
-    slower = max((place for place, gap in enumerate(gaps) if gap >= 0), default=None)
-    if slower is None:
-        return float(lengths[0])
-    (n_0, gap_0), (n_1, gap_1) = ((lengths[place], gaps[place]) for place in (slower, slower + 1))
-    return float(n_0 * (n_1 / n_0) ** (gap_0 / (gap_0 - gap_1)))
-
-
 def half_range(values: Sequence[float]) -> float | None:
     """Half the range between the quartiles; None for a single value."""
     if len(values) < 2:
@@ -204,35 +158,22 @@ def bench_summary(rows: Sequence[Row]) -> list[Row]:
     """One entry per (source, layer, target, backward, method, options, d): the growth of time and memory with n.
 
     ``time_exponent`` and ``memory_exponent`` are those of `exponent`; ``time_exponent_spread`` is the spread over
-    rounds. ``faster_from`` and ``smaller_from`` are those of `cheaper_from`, for time and memory. ``growth`` is that of
-    the leading cost. ``lengths`` and ``memory_lengths`` count the measured n.
+    rounds. ``growth`` is that of the leading cost. ``lengths`` counts the measured n.
     """
     groups = grouped_by(rows, *PLACE, "method", "options", "d")
-    exact = {_place(group[0]): group for group in groups if group[0]["method"] == EXACT}
     summary = []
     for group in groups:
         seconds, memory = _at(group, "seconds"), _at(group, "peak_bytes")
-        exact_memory = _at(exact.get(_place(group[0]), []), "peak_bytes")
-        times = {row["n"]: ratio for row in group if (ratio := time_ratio(row))}
-        sizes = {n: Value(memory[n] / exact_memory[n], 0.0) for n in memory.keys() & exact_memory}
         entry = {
             **{name: group[0].get(name) for name in GROWN},
             "growth": growth(group[0]["cost"]) if group[0]["cost"] else None,
             "time_exponent": exponent(seconds),
             "memory_exponent": exponent(memory),
             "time_exponent_spread": _exponent_spread(group),
-            "faster_from": cheaper_from(times),
-            "smaller_from": cheaper_from(sizes),
             "lengths": len(seconds),
-            "memory_lengths": len(memory),
-            "longest_n": max(seconds, default=None),
         }
         summary.append(entry)
     return summary
-
-
-def _place(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in PLACE)
 
 
 def _at(rows: Sequence[Row], cost: str) -> dict[int, float]:

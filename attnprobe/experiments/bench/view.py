@@ -1,17 +1,14 @@
-"""The view of ``attnprobe bench``: its tables, what to choose, what gates judge, and the result."""
+"""The view of ``attnprobe bench``: its tables, what gates judge, and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ...arguments import fault
-from ...errors import UsageError
 from ...figures.looks import EXACT
-from ...grammar.lists import positives
 from ...tables.labels import source_heading
 from ...tables.long import STATISTICS, Row, describe
 from ...tables.methods import (
@@ -25,7 +22,7 @@ from ...tables.methods import (
     rivals,
     several_families,
 )
-from ...tables.numbers import cell_text, method_label
+from ...tables.numbers import cell_text
 from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
@@ -41,12 +38,10 @@ from .timing import (
     bench_summary,
     cheaper,
     conditions,
-    disturbances,
     time_ratio,
     timed_rows,
 )
 
-LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # defaults without a manifest
 OF_ROUNDS = ("rounds", "seconds_spread", "seconds_rounds", "ratio_to_exact", "ratio_rounds", "ratio_spread")
 OF_HEADS = ("visited", "visited_fraction", "scored", "kv_read", "error")
 FIELDS = (
@@ -55,7 +50,6 @@ FIELDS = (
     *(f"{name}.{statistic}" for name in ERRORS for statistic in STATISTICS),
 )
 EACH_N = tuple(name for name in GATED.names if name not in GATED.over_all_n)
-CHOSEN = ("method", "options", "d", "seconds", "ratio_to_exact", "peak_bytes", "error")
 ONCE = ("peak_bytes", "flops", "visited_fraction", "scored", "kv_read")  # costs without rounds
 
 
@@ -65,59 +59,19 @@ def view(recorded: Recorded) -> View:
 
     rows = timed_rows(recorded.records)
     summary = bench_summary(rows)
-    limits = [_limits(recorded.config, name) for name in LIMITS]
-    choices = bench_choices(rows, *limits)
-    above = recorded.header
-    disturbed = disturbances(recorded.records, rows)
-    draw = partial(bench_figures, rows, disturbed, recorded.drawing)
+    draw = partial(bench_figures, rows, recorded.drawing)
     return View(
         "bench",
-        replace(above, remarks=conditions(recorded.records), warnings=[*above.warnings, *disturbed]),
+        replace(recorded.header, remarks=conditions(recorded.records)),
         rows,
-        _tables(rows, summary, choices),
+        _tables(rows, summary),
         _legend(rows),
         title="Cost of attention approximations",
         result=bench_result(rows),
         summary=summary,
-        more={"choices": choices},
         judged=bench_judged(rows, summary),
         figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},
     )
-
-
-def bench_choices(rows: Sequence[Row], epsilons: Sequence[float], under_ms: Sequence[float]) -> list[Row]:
-    """For each (source, layer, target, n): the fastest method under each error, and the smallest error under each time.
-
-    An entry's ``limit`` is ``error`` or ``ms``, and ``value`` its value; ``method`` is None if none is within it.
-    References and rows with a non-finite error are not chosen, nor are methods that are not `cheaper` in time.
-    """
-    choices = []
-    for group in grouped_by([row for row in rows if _has_both(row)], *PLACE, "n"):
-        faster = [row for row in group if (ratio := time_ratio(row)) is None or cheaper(ratio)]
-        limits = [("error", value, [row for row in faster if row["error"] <= value], "seconds") for value in epsilons]
-        limits += [
-            ("ms", value, [row for row in faster if 1e3 * row["seconds"] <= value], "error") for value in under_ms
-        ]
-        for limit, value, within, least in limits:
-            best: Row = min(within, key=itemgetter(least), default={})
-            choice = {name: group[0][name] for name in (*PLACE, "weights", "n")}
-            choice |= {"limit": limit, "value": value, "of": len(group)}
-            choices.append(choice | {name: best.get(name) for name in CHOSEN})
-    return choices
-
-
-def _has_both(row: Row) -> bool:
-    return not row["reference"] and row["status"] == "ok" and bool(row["seconds"]) and row["error"] is not None
-
-
-def _limits(config: Mapping[str, Any], name: str) -> Sequence[float]:
-    """The limits of the tables of choices, from the run's manifest or by default."""
-    limits = (config.get(name) or {}).get("value") or LIMITS[name]
-    if isinstance(limits, str):
-        return positives(limits, name.replace("_", "-"))
-    if isinstance(limits, list) and all(fault(one, float) is None for one in limits):
-        return limits
-    raise UsageError(f"manifest.json: field config.{name}.value: expected a list of numbers")
 
 
 def bench_judged(rows: Sequence[Row], summary: Sequence[Row]) -> list[Row]:
@@ -160,17 +114,14 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     return ["A call is a forward pass and the gradient of the output's sum."] if backward else []
 
 
-def _tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
-    """Costs, for each place and n, all with the same columns; growth; and choices, for each place and limit."""
+def _tables(rows: Sequence[Row], summary: Sequence[Row]) -> list[Table]:
+    """Costs, for each place and n, all with the same columns; and growth."""
     columns = COSTS if several_families(rows) else [column for column in COSTS if column is not FAMILY]
     tables = [table_of(caption(group), group, columns, notes(group), rows, rivals) for group in grouped(rows)]
     several = [row for row in summary if row["lengths"] > 1]
     for group in grouped_by(several, "source", "layer", "target"):
         references_last = sorted(group, key=itemgetter("reference"))
         tables.append(table_of(f"Growth with n · {_where(group[0])}", references_last, GROWTH))
-    for group in grouped_by(choices, "source", "layer", "target", "limit"):
-        title, columns = CHOICES[group[0]["limit"]]
-        tables.append(table_of(f"{title} · {_where(group[0])}", group, columns))
     return tables
 
 
@@ -234,65 +185,25 @@ COSTS = (
         f"{{metrics[{ERROR}][median]:3}}",
         "‖E‖₂ / ‖BV‖₂ of the output",
         short="error",
-        more="median over heads; references are not chosen from",
+        more="median over heads",
     ),
     Column("gradient\nreaches", _gradient, "of Q, K and V, those that a gradient reaches", 4, "gradient"),
     STATUS,
 )
 
 
-def _crossing(name: str, lengths: str) -> Callable[[Row], str]:
-    """The n from which a method costs less; known only if several n were measured."""
-
-    def cell(row: Row) -> str:
-        if row["method"] == EXACT or not row[lengths]:
-            return ""
-        return f"> {row['longest_n']}" if row[name] is None else f"{row[name]:.0f}"
-
-    return cell
-
-
 EXPONENTS = f"exponents for n ≥ {FIT_FROM}"
 SLOPE = "the slope of log cost over log n by least squares, ± the spread of those of the rounds"
-FROM = "exact attention costs more, beyond the spread"
 GROWTH = (
     Column("method", _name, key=True),
     Column("d", "{d}", key=True),
     Column("claimed", "{growth}", "growth of the leading cost"),
     Column("time ~ n^", ("{time_exponent:.2f}", " ± {time_exponent_spread:.2f}"), EXPONENTS, more=SLOPE),
     Column("memory ~ n^", "{memory_exponent:.2f}", EXPONENTS, more=SLOPE),
-    Column("faster from n", _crossing("faster_from", "lengths"), FROM),
-    Column("smaller from n", _crossing("smaller_from", "memory_lengths"), FROM),
 )
 
 
-def _chosen(row: Row) -> str:
-    return f"none of {row['of']}" if row["method"] is None else method_label(row)
-
-
-def _choices(limit: str) -> Sequence[Column]:
-    return (
-        Column("n", "{n}", key=True),
-        Column(limit, "{value:g}", "the largest value allowed", short="limit", key=True),
-        Column("method", _chosen, key=True),
-        Column("d", "{d}", key=True),
-        Column("time ms", "{seconds:3ms}", short="time"),
-        Column("time / exact", "{ratio_to_exact:3}"),
-        Column("MiB", "{peak_bytes:3MiB}", short="memory"),
-        Column(
-            "error",
-            "{error:3}",
-            "‖E‖₂ / ‖BV‖₂ of the output",
-            more="median over heads",
-        ),
-    )
-
-
-CHOICES = {
-    "error": ("Fastest method under an error, of those faster than exact attention", _choices("error ≤")),
-    "ms": ("Smallest error under a time, of methods faster than exact attention", _choices("ms ≤")),
-}
-COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for column in columns))
+COLUMNS = (*COSTS, *GROWTH)
 
 
 def bench_result(rows: Sequence[Row]) -> str:
