@@ -49,6 +49,16 @@ def repeated(x: Tensor, heads: int) -> Tensor:
     return x if len(x) == heads else x.repeat_interleave(heads // len(x), 0)
 
 
+def of_members(x: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
+    """The part of x (m, …) of each set for its members, (h, …); ``rows`` are the members of the m sets.
+
+    >>> of_members(torch.tensor([10, 20]), [[0, 2], [1]])
+    tensor([10, 20, 10])
+    """
+    set_of = {row: number for number, members in enumerate(rows) for row in members}
+    return x[torch.tensor([set_of[row] for row in range(len(set_of))], device=x.device)]
+
+
 def folded(x: Tensor, kv_heads: int) -> Tensor:
     """The rows of the query heads of each group, concatenated: (…, h, b, ·) as (…, h_kv, group · b, ·)."""
     return x if x.shape[-3] == kv_heads else x.unflatten(-3, (kv_heads, -1)).flatten(-3, -2)

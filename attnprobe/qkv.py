@@ -248,6 +248,18 @@ class QKV:
         number_of = {head: number for number, heads in enumerate(self.kv_groups) for head in heads}
         return tuple(number_of[head] for head in self.heads)
 
+    @property
+    def kv_rows(self) -> list[list[int]]:
+        """The rows of the heads that read each KV head of the source; of a part of a group these may be fewer.
+
+        >>> QKV(torch.ones(8, 5, 4), *torch.ones(2, 2, 5, 4)).select([1, 6, 2]).kv_rows
+        [[0, 2], [1]]
+        """
+        rows: dict[int, list[int]] = {}
+        for row, number in enumerate(self.kv_numbers):
+            rows.setdefault(number, []).append(row)
+        return list(rows.values())
+
     @cached_property
     def k(self) -> Tensor:
         """The keys of each query head, (h, n_k, p): ``shared_k``, repeated for the heads of a group."""

@@ -92,12 +92,23 @@ class Replacement:
         return torch.stack(rows).transpose(1, 2).to(call.q.dtype)
 
     def _row(self, call: AttentionCall, row: int, heads: Sequence[int] | None = None) -> Tensor:
-        """The method's output for one row of the batch, (heads, n_q, p_v); rows of padding are 0."""
+        """The method's output for one row of the batch, (heads, n_q, p_v); rows of padding are 0.
+
+        A method whose heads choose together runs on all heads, as where its budgets were measured.
+        """
         qkv = self._qkv(call, row)
-        qkv = qkv if heads is None else qkv.select(heads)
+        part = qkv if heads is None or self.method.joint else qkv.select(heads)
         made = approximate(
-            self.method, qkv, cast("int | None", self.d), seed=self.seed, target=self.target, **self.options
+            self.method,
+            part,
+            cast("int | None", self.d),
+            seed=self.seed,
+            target=self.target,
+            **self.options,
         )
+        if part is qkv and heads is not None:
+            of_heads = {name: value[list(heads)] for name, value in made.diagnostics.items()}
+            made = replace(made, output=made.output[list(heads)], diagnostics=of_heads)
         if self.observe is not None:
             self.observe(row, made)
         return made.output

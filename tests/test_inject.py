@@ -11,8 +11,8 @@ from tiny_models import VALID, N
 from attnprobe import QKV, approximate, capture, injected, register_attention
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks import call
-from attnprobe.methods import METHODS
-from attnprobe.replacement import _exact_with_extras
+from attnprobe.methods import METHODS, get
+from attnprobe.replacement import Replacement, _exact_with_extras
 from attnprobe.rng import generator
 
 SAME = 2e-6  # relative, in float32, over a few layers
@@ -339,6 +339,22 @@ def test_a_method_in_a_causal_model_gives_what_approximate_gives(built):
         qkv = QKV(q[:, :valid], k[:, :valid], v[:, :valid], scale=call.scale, label={"layer": 1}, causal=True)
         expected = approximate("performer", qkv, 12, seed=3).output.transpose(0, 1).flatten(1)
         torch.testing.assert_close(recorded[0][row, :valid], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["snapkv", "topk", "random"])
+def test_a_head_with_a_budget_of_its_own_has_the_keys_that_it_has_in_its_layer(built, method):
+    """Also where the heads of a group choose together: for each budget all of them are asked."""
+    model, batch = built("Llama")
+    call = next(iter(capture(model, batch, 1).values()))
+    budgets = {(1, head): (8, 12, 8, None)[head] for head in range(call.heads)}
+    seen, options = {}, {"observe": 4} if method == "snapkv" else {}
+    replacement = Replacement(get(method), budgets, 3, "softmax", options, seen.__setitem__)
+    qkv, got = call.qkv(0), replacement(call)[0]
+    for d in (8, 12):
+        heads = [head for head in range(call.heads) if budgets[1, head] == d]
+        expected = approximate(method, qkv, d, seed=3, **options).output[heads].transpose(0, 1)
+        torch.testing.assert_close(got[:, heads], expected, rtol=1e-5, atol=1e-5)
+    assert len(seen[0].diagnostics["realised_d"]) == len(seen[0].output) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..groups import of_heads, tokens
+from ..groups import of_heads, of_members, tokens
 from ..operators import Sparse
 from ..operators.blocks import block_rows, row_blocks, row_groups
 from ..operators.sparse import sparse_blocks
@@ -102,14 +102,15 @@ def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
     """
     keys = seen_keys(qkv, index, group).double()
     mean = keys.mean(1).cpu()
-    of_groups = index.to(qkv.device).unflatten(0, (qkv.kv_heads, qkv.group))
-    same = qkv.group == 1 or bool((of_groups[:, 1:] == of_groups[:, :1]).all())  # heads that read the same keys
+    index, rows = index.to(qkv.device), qkv.kv_rows
+    first_of = of_members(torch.tensor([members[0] for members in rows], device=qkv.device), rows)
+    same = len(rows) == qkv.h or bool((index == index[first_of]).all())  # the heads of a KV head read the same keys
     return {
         "realised_d": mean,
         "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
         "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
         "visited": keys.sum(1).cpu(),
-        "kv_read": mean if same else keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
+        "kv_read": mean if same else keys_of_groups(qkv, index, group).mean(1).cpu(),
     }
 
 
@@ -120,16 +121,20 @@ def keys_of_groups(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
         index, group: as in `sparse_softmax`.
     """
     of_row, visible = torch.arange(qkv.n_q, device=qkv.device) // group, qkv.visible
-    counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
+    rows = qkv.kv_rows
+    widest = max(map(len, rows))
+    padded = [[*members, *members[:1] * (widest - len(members))] for members in rows]  # to read keys twice counts once
+    members = torch.tensor(padded, device=qkv.device)
+    counts = torch.empty(len(rows), qkv.n_q, dtype=torch.float64, device=qkv.device)
     for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * max(qkv.n_k, index.shape[2]), cpu=ROWS)):
         keys = index[:, of_row[start:stop]]
         if visible is not None:
             keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
-        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2)
+        keys = keys[members].transpose(1, 2).flatten(2)
         read = torch.zeros(*keys.shape[:2], qkv.n_k + 1, dtype=torch.uint8, device=qkv.device)
         read.scatter_(2, keys + 1, 1)  # column 0 has the empty slots
         counts[:, start:stop] = read[..., 1:].sum(-1, dtype=torch.int32)
-    return counts.repeat_interleave(qkv.group, 0)
+    return of_members(counts, rows)
 
 
 def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...groups import as_index, of_members
 from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import full_precision, ordered_sums
@@ -89,17 +90,25 @@ Share = Literal["head", "group-mean", "group-max"]
 AnySets = Literal["layer", "group", "head"]
 
 
+def rows_of_sets(qkv: QKV, sets: AnySets) -> list[list[int]]:
+    """The rows of the given heads that have the same set of keys: all, those of each KV head, or each by itself."""
+    if sets == "layer":
+        return [[*range(qkv.h)]]
+    return qkv.kv_rows if sets == "group" else [[row] for row in range(qkv.h)]
+
+
 def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
-    """Scores (h, …) of query heads, (h, …): their own, or the mean or the largest of all heads of their KV head."""
-    if share == "head" or qkv.group == 1:
+    """Scores (h, …) of query heads, (h, …): their own, or the mean or the largest of the given heads of a KV head."""
+    rows = rows_of_sets(qkv, "head" if share == "head" else "group")
+    if len(rows) == qkv.h:
         return scores
-    groups = scores.unflatten(0, (qkv.kv_heads, qkv.group))
-    joint = groups.mean(1) if share == "group-mean" else groups.amax(1)
-    return joint.repeat_interleave(qkv.group, 0)
+    parts = [scores[as_index(of_set)] for of_set in rows]
+    reduced = [part.mean(0) if share == "group-mean" else part.amax(0) for part in parts]
+    return of_members(torch.stack(reduced), rows)
 
 
 def joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
-    """Scores (h, …) as means over all heads with the same set, (h, …): those of the layer, or of a KV head."""
+    """Scores (h, …) as means over the given heads with the same set, (h, …): those of the layer, or of a KV head."""
     if sets == "layer":
         return scores.mean(0, keepdim=True).expand_as(scores)
     return shared(scores, qkv, "head" if sets == "head" else "group-mean")

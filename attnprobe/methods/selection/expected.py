@@ -75,6 +75,7 @@ def expected(
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
             A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
+            The mean is over the given heads, so a part of a group has other sets.
         allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and

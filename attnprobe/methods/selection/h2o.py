@@ -58,6 +58,7 @@ def h2o(
         observe: the number of queries before a segment whose weights are summed; ``none`` is all.
         every: the number of tokens of a segment, at most d/2.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
+            The mean is over the given heads, so a part of a group has other sets.
         allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if

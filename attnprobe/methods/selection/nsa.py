@@ -73,7 +73,8 @@ def nsa(
         branch: ``merge``, or one branch alone: ``selected`` blocks, the ``window``, or ``compressed``, the means alone
             (rows of the first block are exact there).
         share: the query heads of a KV head select by the mean or the largest of their weights, or each ``head`` for
-            itself. The paper has their sum, which chooses as the mean does.
+            itself. The paper has their sum, which chooses as the mean does. The mean is over the given heads, so a part
+            of a group has other sets.
         block: b, the number of keys of a block.
         window: the largest number of keys of the window, which has at most half of the budget of ``merge``.
 

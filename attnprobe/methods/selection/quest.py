@@ -53,7 +53,8 @@ def quest(
     Options:
         page: P, the number of keys of a page.
         share: ``head``: each query head has pages of its own, as in the paper. With ``group-mean`` or ``group-max`` the
-            query heads of a KV head have the same pages, by the mean or the largest of their bounds.
+            query heads of a KV head have the same pages, by the mean or the largest of their bounds. It is that of the
+            given heads, so a part of a group has other sets.
 
     Shapes: index and weights (h, n_q, u), u ≤ d + P; output (h, n_q, p_v). Deterministic; cost ``2 n (n/P) p`` for the
     bounds and ``n d (p + p_v)``, memory O(n d). ``scored`` is two scores for each page that a row sees.

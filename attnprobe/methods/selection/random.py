@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...groups import repeated
 from ...qkv import QKV
 from ...rng import Streams, hashed_uniform
 from .base import Selection, working
@@ -49,9 +48,10 @@ def random(
     Raises:
         Unsupported: d above max(n_q, n_k) + n_k. UsageError: ``every`` below 1, or a negative ``first``.
     """
-    drawn = qkv.heads[:: qkv.group] if sets == "group" else qkv.heads
+    first_of = [heads[0] for heads in qkv.kv_groups]  # of the source, so that a part of a group has the same draws
+    drawn = [first_of[number] for number in qkv.kv_numbers] if sets == "group" else qkv.heads
     keys = torch.tensor([streams.key(head) for head in drawn], device="cpu")
-    scores = repeated(hashed_uniform(keys, qkv.n_k), qkv.h)
+    scores = hashed_uniform(keys, qkv.n_k)
 
     def score(observed: QKV, end: int) -> Tensor:
         return scores[:, :end].to(qkv.device)

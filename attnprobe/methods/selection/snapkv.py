@@ -48,7 +48,8 @@ def snapkv(
         kernel: the width of the average over neighbours, odd.
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
             A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
-        sets: ``group``: the query heads of a KV head have one set, by their mean score; ``head``: each has its own.
+        sets: ``group``: the query heads of a KV head have one set, by their mean score; ``head``: each has its own. The
+            mean is over the given heads, so a part of a group has other sets.
         allocation: the distribution of keys. ``uniform``: every head has the same number; ``ada``: d on average, the
             best keys of all heads together, and for each head at least a fifth of its room (Feng et al. 2024, Ada-KV);
             ``pyramid``: fewer keys from layer to layer (Cai et al. 2024, PyramidKV).

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import chain
 from math import ceil
 from typing import Any, Literal
 
@@ -17,12 +18,13 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...groups import of_members
 from ...linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ..base import Approximation, ragged
 from ..registry import BOTH_WAYS
-from .base import AnySets, Selection, attend, fills_blocks, joint, selector
+from .base import AnySets, Selection, attend, fills_blocks, joint, rows_of_sets, selector
 
 Allocation = Literal["uniform", "ada", "pyramid"]
 LEAST = 0.2  # the share of the room that every head has
@@ -48,7 +50,7 @@ def room_of_layer(room: int, layer: int | str, layers: int) -> int:
     return first - (first - last) * layer // (layers - 1)
 
 
-def allocated(scores: Tensor, room: int, qkv: QKV, sets: str, allocation: Allocation, layers: int | None) -> Tensor:
+def allocated(scores: Tensor, room: int, qkv: QKV, sets: AnySets, allocation: Allocation, layers: int | None) -> Tensor:
     """The selected keys of each head, those with the largest of ``scores`` (h, end), (h, u) int64; -1 is none.
 
     ``uniform``: every head has ``room`` keys. ``ada``: the sets of the layer have ``room`` keys on average. Each has
@@ -70,13 +72,13 @@ def allocated(scores: Tensor, room: int, qkv: QKV, sets: str, allocation: Alloca
     room = min(room, scores.shape[1])
     if allocation != "ada":
         return largest_scores(scores, room)[1]
-    share = {"head": 1, "group": qkv.group, "layer": qkv.h}[sets]
-    of_sets = scores[::share]
+    rows = rows_of_sets(qkv, sets)
+    of_sets = scores[[of_set[0] for of_set in rows]]
     own = largest_scores(of_sets, ceil(LEAST * room))[1]
     pooled = of_sets.scatter(1, own, float("inf")).flatten()
     best = largest_scores(pooled, len(of_sets) * room)[1]
     keeps = torch.zeros_like(pooled, dtype=torch.bool).index_fill(0, best, True).view_as(of_sets)
-    return ragged(keeps).repeat_interleave(share, 0)
+    return of_members(ragged(keeps), rows)
 
 
 Sets = Literal["group", "head"]
@@ -224,8 +226,15 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
     given = qkv.complete()
     if given is None:
         raise Unsupported(f"keys are evicted token by token, and {NOT_GIVEN}; choose streaming=false")
+    rows = rows_of_sets(qkv, sets)
+    share = len(rows[0])
+    if [*chain(*rows)] != [*range(qkv.h)] or {*map(len, rows)} != {share}:  # of a part of the heads
+        index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
+        for of_set in rows:
+            one = qkv.select([qkv.heads[row] for row in of_set])
+            index[of_set] = streamed(one, d, recent, accumulate=accumulate, sets=sets).index
+        return Selection(index, 1, 0.0)
     row_of = {place: row for row, place in enumerate(qkv.query_positions.tolist())}
-    share = {"head": 1, "group": qkv.group, "layer": qkv.h}[sets]  # heads with the same set
     k, queries = (x.detach().transpose(0, 1) for x in (qkv.k, given.q))  # (n, h, p)
     cache = torch.full((qkv.h // share, d), -1, device=qkv.device)  # of each set
     keys = k.new_zeros(qkv.h * d, qkv.p)  # of the tokens in the cache of each head

@@ -35,8 +35,8 @@ def tova(
 ) -> Selection:
     """The softmax of each row over a cache of d keys, which each token enters in the place of the least attended one.
 
-    The weights are those of the last query over the cache, averaged over all given heads of the layer, so a head alone
-    has other sets. Evicted keys never return. Source: Oren et al. 2024, section 3.
+    The weights are those of the last query over the cache. They are averaged over the given heads, so a head alone has
+    other sets. Evicted keys never return. Source: Oren et al. 2024, section 3.
 
     With ``streaming=false``, and for inputs that are not causal, a set is selected at once from all earlier keys, by
     the exact weights of the last query before the segment, as in kvpress.
