@@ -70,7 +70,6 @@ def measuring_command(experiment: Experiment) -> click.Command:
                 click.Option([flag], metavar=metavar, help=text)  # asks the question of another command
                 for flag, (_, _, metavar, text) in (experiment.turn.options.items() if experiment.turn else ())
             ),
-            *([_quick_option(experiment)] if experiment.quick else []),
             _help_all_option(),
         ],
         callback=partial(_run, experiment),
@@ -93,13 +92,6 @@ def _help_all_option() -> click.Option:
 
     return click.Option(
         [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Explain every option."
-    )
-
-
-def _quick_option(experiment: Experiment) -> click.Option:
-    values = " ".join(f"--{name.replace('_', '-')} {text}" for name, text in experiment.quick.items())
-    return click.Option(
-        ["--quick"], is_flag=True, help=f"A first look, in a minute: {values}, where you give no other."
     )
 
 
@@ -133,11 +125,6 @@ class MeasuringCommand(click.Command):
         for flag in self.turning:
             if ctx.params.pop(flag.removeprefix("--")) is not None:  # else another command would run
                 raise click.UsageError(f"{flag} needs {self.turning[0]} on the command line", ctx)
-        for param in self.params if ctx.params.pop("quick", False) else ():  # for options that nobody gave
-            name, text = param.name or "", self.experiment.quick.get(param.name or "")
-            if text is not None and ctx.get_parameter_source(name) == ParameterSource.DEFAULT:
-                ctx.params[name] = param.type_cast_value(ctx, (text,) if param.multiple else text)
-                ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
         if names := ctx.params.pop(NAMES):
             field = next(option.name for option in options_in(self.experiment) if option.of_methods)
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE

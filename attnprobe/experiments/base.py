@@ -108,7 +108,6 @@ class Experiment:
         examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
-        quick: the values of options, as text, that ``--quick`` gives for a first look.
         turn: the question that another command answers.
         compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
@@ -128,7 +127,6 @@ class Experiment:
     compared: tuple[str, ...] = ()
     whole: bool = False
     timed: bool = False
-    quick: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plots(self) -> tuple[str, ...]:

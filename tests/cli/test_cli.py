@@ -570,19 +570,6 @@ def test_the_help_is_short_and_names_every_option_which_help_all_explains(comman
         assert f"  attnprobe {command} {line}\n" in short  # in one line, to be copied
 
 
-@pytest.mark.parametrize("command", [name for name in EXPERIMENTS if experiment(name).quick])
-def test_quick_gives_values_that_were_not_given(command, run):
-    context = cli.get_command(None, command).make_context(command, ["--quick", "--seed", "7"])
-    quick = experiment(command).quick
-    for name, text in quick.items():
-        value = context.params[name]
-        assert (value[0] if isinstance(value, tuple) else str(value)) == text
-        assert f"--{name}" in run(command, "--help-all")[1] or name in ("tasks", "methods")
-    assert context.params["seed"] == 7
-    own = cli.get_command(None, command).make_context(command, ["--quick", "--d", "4"])
-    assert own.params["d"] == "4"
-
-
 def test_what_is_out_of_reach_is_said_once_on_a_machine(monkeypatch, tmp_path):
     line = "using the packaged MiniLM weights: bert-base-cased is out of reach"
     monkeypatch.setenv("ATTNPROBE_CACHE_DIR", str(tmp_path))

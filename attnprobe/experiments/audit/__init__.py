@@ -83,7 +83,6 @@ EXPERIMENT = Experiment(
         "--method performer --d 256 --epsilon 0.1,0.5 --delta 0.05 --queries last:64 --plot",
         "--method bigbird --rows --stop --fail-above violated=0",
     ),
-    quick={"n": "64", "d": "16", "head": "0", "repeats": "60"},
     python=(
         "from attnprobe.experiments.audit import AuditRequest, measure_guarantees",
         'measure_guarantees(AuditRequest(methods=("performer",), epsilon=(0.5,))).outcome.records',

@@ -126,7 +126,6 @@ EXPERIMENT = Experiment(
         "--task image:data=cifar.npz --seeds 5 --device cuda",
         "--fail-above ratio.max=1",
     ),
-    quick={"tasks": "listops:n=64,batch=4", "methods": "skyformer", "steps": "3", "seeds": "1", "d": "8"},
     python=(
         "from attnprobe.experiments.stability import StabilityRequest, measure_stability",
         'measure_stability(StabilityRequest(tasks=("listops:n=512,batch=8",), methods=("skyformer",))).outcome.records',

@@ -80,7 +80,6 @@ EXPERIMENT = Experiment(
         subjects=("theorem",),
     ),
     examples=("--list", "--theorem skyformer-theorem-2 --d 64,128 --plot", "--fail-above violated=0"),
-    quick={"n": "64", "d": "8", "head": "0", "repeats": "3"},
     python=(
         "from attnprobe.experiments.theory import TheoryRequest, measure_theory",
         'measure_theory(TheoryRequest(d=(64, 128), theorems=("skyformer-theorem-2",))).outcome.records',
