@@ -66,10 +66,6 @@ def measuring_command(experiment: Experiment) -> click.Command:
         params=[
             names,
             *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
-            *(
-                click.Option([flag], metavar=metavar, help=text)  # asks the question of another command
-                for flag, (_, _, metavar, text) in (experiment.turn.options.items() if experiment.turn else ())
-            ),
             _help_all_option(),
         ],
         callback=partial(_run, experiment),
@@ -101,30 +97,10 @@ class MeasuringCommand(click.Command):
     def __init__(self, *args: Any, experiment: Experiment, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.experiment = experiment
-        self.turning: Sequence[str] = () if experiment.turn is None else tuple(experiment.turn.options)
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """The context of this command, or of the other one whose question the arguments ask."""
-        turn = self.experiment.turn
-        if turn is None or (translated := turn.translated(args)) is None:
-            return super().make_context(info_name, args, parent, **extra)
-        from . import cli
-
-        other = cli.get_command(click.Context(cli), turn.command)
-        try:
-            return other.make_context(turn.command, translated, parent, **extra)
-        except click.NoSuchOption as error:
-            asks = f"{self.turning[0]} runs attnprobe {' '.join([turn.command, *turn.arguments])}"
-            raise click.UsageError(f"{asks}, which has no option {error.option_name}", error.ctx) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
         rest = super().parse_args(ctx, args)
-        for flag in self.turning:
-            if ctx.params.pop(flag.removeprefix("--")) is not None:  # else another command would run
-                raise click.UsageError(f"{flag} needs {self.turning[0]} on the command line", ctx)
         if names := ctx.params.pop(NAMES):
             field = next(option.name for option in options_in(self.experiment) if option.of_methods)
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
@@ -134,9 +110,7 @@ class MeasuringCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str | None, str] = {option.name: option.group for option in options_in(self.experiment)}
-        groups |= {flag.removeprefix("--"): GROUPS[0] for flag in self.turning}
-        ordinary = {flag.removeprefix("--") for flag in self.turning}
-        ordinary |= {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
+        ordinary = {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
         further: list[tuple[str, str]] = []
         for group in (*GROUPS, REST):
             params = [param for param in self.get_params(ctx) if groups.get(param.name, REST) == group]

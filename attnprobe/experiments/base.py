@@ -49,44 +49,6 @@ class Recorded(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Options with which a command asks a question that another command answers, which then runs in its place.
-
-    Attributes:
-        command: the other one. arguments: that it gets first.
-        options: each option of the question, the first of which asks it: its name there, its value if it is left out,
-            its placeholder and its help.
-    """
-
-    command: str
-    arguments: tuple[str, ...]
-    options: Mapping[str, tuple[str, str | None, str, str]]
-
-    def translated(self, args: Sequence[str]) -> list[str] | None:
-        """The arguments of the other command; None if they do not ask its question.
-
-        >>> turn = Turn(
-        ...     "inject", ("--phase", "decode"), {"--keys": ("--d", None, "", ""), "--by": ("--plan", "row", "", "")}
-        ... )
-        >>> turn.translated(["--keys=9", "--n", "64"]), turn.translated(["--by", "mass"])
-        (['--phase', 'decode', '--plan', 'row', '--d=9', '--n', '64'], None)
-        """
-        flags = [arg.partition("=")[0] for arg in args]
-        asks = next(iter(self.options))
-        if asks not in flags:
-            return None
-        at = flags.index(asks)
-        if args[at] == asks and (at + 1 == len(args) or args[at + 1].startswith("--")):
-            raise UsageError(f"{asks} has no value; write a share of the prompt, {asks} 0.1, or keys, {asks} 64")
-        given = [*self.arguments]
-        for flag, (name, default, _, _) in self.options.items():
-            given += [name, default] if default is not None and flag not in flags else []
-        for arg, flag in zip(args, flags, strict=True):
-            given.append(arg.replace(flag, self.options[flag][0], 1) if flag in self.options else arg)
-        return given
-
-
-@dataclass(frozen=True)
 class Experiment:
     """A command that measures. Its parts stand in the folder of its name, under these names:
 
@@ -108,7 +70,6 @@ class Experiment:
         examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
-        turn: the question that another command answers.
         compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
         timed: whether times of two runs are compared, of the rows of ``view:timed_rows``.
@@ -123,7 +84,6 @@ class Experiment:
     more_plots: tuple[str, ...] = ()
     gated: Gated | None = None
     keeps: tuple[str, ...] = ()
-    turn: Turn | None = None
     compared: tuple[str, ...] = ()
     whole: bool = False
     timed: bool = False

@@ -580,25 +580,6 @@ def test_what_is_out_of_reach_is_said_once_on_a_machine(monkeypatch, tmp_path):
     assert [told_before("another line"), told_before("another line")] == [False, False]
 
 
-def test_the_question_of_another_command_runs_that_command(run):
-    """``budget --keys`` is ``inject --phase decode --plan``, which answers with its own messages."""
-    budget = cli.get_command(None, "budget")
-    context = budget.make_context("budget", ["tova", "--keys", "0.1", "--by=mass", "--steps", "9", "--n", "64"])
-    asked = ("phase", "d", "plan", "steps", "n", "methods")
-    assert context.command.name == "inject"
-    assert [context.params[name] for name in asked] == ["decode", "0.1", "mass", 9, "64", ("tova",)]
-    assert budget.make_context("budget", ["--keys", "9"]).params["plan"] == "residual"
-    code, _, err = run("budget", "--by", "mass")
-    assert code == 2 and "--by needs --keys" in err
-    for words in (["--keys"], ["--keys", "--n", "64"]):
-        code, _, err = run("budget", *words)
-        assert code == 2 and "--keys has no value; write a share of the prompt" in err
-    code, _, err = run("budget", "--keys", "0.1", "--by", "mess")
-    assert code == 2 and "unknown plan 'mess'; did you mean 'mass'" in err
-    code, _, err = run("budget", "--keys", "0.1", "--qkv", "heads.safetensors")
-    assert code == 2 and "--keys runs attnprobe inject --phase decode, which has no option --qkv" in err
-
-
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from attnprobe.cli import main; main(sys.argv[1:])"
 
 

@@ -11,7 +11,7 @@ from ...run.option import opt
 from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
-from ..base import Experiment, Turn
+from ..base import Experiment
 
 LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
 
@@ -74,35 +74,14 @@ GATED = Gated(
     metrics("d", "d_over_n", "unreached", "counterexamples"),
     without=("d",),  # d is the result
 )
-PLAN = Turn(
-    "inject",
-    ("--phase", "decode"),
-    {
-        "--keys": (
-            "--d",
-            None,
-            "LIST",
-            "Divide a fixed total among a language model's KV heads: inject --phase decode --plan, at this share of "
-            "the prompt, or mean number of keys.",
-        ),
-        "--by": (
-            "--plan",
-            "residual",
-            "residual|measured|row|mass",
-            "With --keys: the number by which it plans. [default: residual]",
-        ),
-    },
-)
 EXPERIMENT = Experiment(
     name="budget",
     summary="Find the smallest budget of each head at which a method's error is at most ε.",
     request=BudgetRequest,
     output=BudgetOutput,
     gated=GATED,
-    turn=PLAN,
     examples=(
         "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
-        "--keys 0.1 --by residual --model smollm2 --n 577 --steps 64 --windows 12 --method h2o,tova,random",
         "--fail-above d.max=256 --fail-above unreached=0",
     ),
     python=(

@@ -818,9 +818,3 @@ def test_the_steps_behind_a_prompt_are_those_of_the_longest_answer_of_all_window
 def test_a_step_is_drawn_as_the_mean_so_far():
     assert _means_so_far({"steps": {"kl": [None, 1.0, None, 3.0]}})[1:] == [1.0, 1.0, 2.0]
     assert math.isnan(_means_so_far({"steps": {"kl": [None]}})[0])
-
-
-def test_a_question_without_its_number_says_what_to_write(run):
-    code, _, err = run("budget", "--keys", "--method", "snapkv")
-    line = "--keys has no value; write a share of the prompt, --keys 0.1, or keys, --keys 64"
-    assert code == 2 and line in err
