@@ -48,14 +48,8 @@ if TYPE_CHECKING:
     from ..gates.check import Gate
 
 NAMES = "names"  # of methods, as arguments
-HELP_ALL = "--help-all"
 REST = "Help"  # the group of click's own options, which are always shown
 ONCE = "is out of reach"  # ends a line about the model hub: the first line of every table names what was read instead
-ORDINARY = {  # options that --help explains; the others are named there
-    *("method", "theorem", "of", "task", "metric", "n", "d", "epsilon", "delta", "rows", "matrix", "repeats", "kind"),
-    *("layer", "head", "windows", "phase", "per-layer", "steps", "seeds", "rounds", "backward", "errors"),
-    *("model", "text", "qkv", "source", "out", "plot", "dry-run", "list", "fail-above"),
-}
 
 
 def measuring_command(experiment: Experiment) -> click.Command:
@@ -66,7 +60,6 @@ def measuring_command(experiment: Experiment) -> click.Command:
         params=[
             names,
             *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
-            _help_all_option(),
         ],
         callback=partial(_run, experiment),
         help=cleandoc(experiment.request.__doc__ or ""),
@@ -77,18 +70,6 @@ def measuring_command(experiment: Experiment) -> click.Command:
 def options_in(experiment: Experiment) -> tuple[Option, ...]:
     """The options of an experiment's command: first those of the request, then those of the output."""
     return (*options_of(experiment.request), *options_of(experiment.output))
-
-
-def _help_all_option() -> click.Option:
-    def show(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-        if asked and not ctx.resilient_parsing:
-            ctx.meta[HELP_ALL] = True
-            click.echo(ctx.get_help(), color=ctx.color)
-            ctx.exit()
-
-    return click.Option(
-        [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Explain every option."
-    )
 
 
 class MeasuringCommand(click.Command):
@@ -110,25 +91,15 @@ class MeasuringCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str | None, str] = {option.name: option.group for option in options_in(self.experiment)}
-        ordinary = {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
-        further: list[tuple[str, str]] = []
         for group in (*GROUPS, REST):
             params = [param for param in self.get_params(ctx) if groups.get(param.name, REST) == group]
-            shown = [one for one in params if HELP_ALL in ctx.meta or one.name in ordinary or group == REST]
             names = [("METHOD", "The same as --method METHOD.")] if group == GROUPS[0] else []
-            write_section(formatter, ctx, group, shown, names)
-            if rest := [one.opts[0] for one in params if one not in shown]:
-                further.append((group, " ".join(rest)))
-        if further:
-            with formatter.section(f"Further options ({HELP_ALL} explains them)"):
-                for title, names in further:
-                    lines = textwrap.wrap(f"{title}: {names}", formatter.width - 6, break_on_hyphens=False)
-                    formatter.write("".join(f"  {'  ' * (line != lines[0])}{line}\n" for line in lines))
+            write_section(formatter, ctx, group, params, names)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         one = self.experiment
         sections = {"Examples": [f"attnprobe {one.name} {line}" for line in one.examples], "In Python": one.python}
-        if one.gated is not None and HELP_ALL in ctx.meta:
+        if one.gated is not None:
             from ..gates.check import STATISTICS
 
             metrics = f"{', '.join(one.gated.names)}; each with {', '.join(STATISTICS)};"
