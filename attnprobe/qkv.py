@@ -45,7 +45,7 @@ class QKV:
             without a causal form refuse the inputs.
         positions: the number of the key at each query's own place, ``(n_q,)`` int64. ``None``: the queries of causal
             inputs are the last n_q tokens, so that query i sees the keys up to ``i + n_k - n_q``; the queries of other
-            inputs are the first n_q tokens.
+            inputs are the first n_q tokens, and surplus ones stand at the last key.
         sliding_window: w; a query at position c sees only the keys at a distance below w: ``c - w + 1 … c`` if causal,
             otherwise ``c - w + 1 … c + w - 1``. Padding between valid tokens counts. ``None`` is no window.
         sinks: s; every query of causal inputs sees the keys at the positions ``0 … s - 1`` up to its own, also outside

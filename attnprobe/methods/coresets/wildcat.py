@@ -66,7 +66,8 @@ def wildcat(
     Options:
         tau: τ; none is by ``temperature``.
         temperature: with ``keys``, τ² is 3.94582, the default of the authors' code, which assumes that queries are as
-            long as keys. ``queries`` multiplies it by ``max ‖k‖ / max ‖q‖``, as the paper does.
+            long as keys. ``queries`` multiplies it by the paper's ``max ‖k‖ / max ‖q‖``, of
+            the centred keys.
 
     Shapes: L (h, n_q, d), W (h, d, n_k) as the factors of a pseudo-inverse and ``h(K_S, K)``, in float64. h is factored
     as a Gaussian kernel, whose diagonal is 1, so it does not overflow. Draws: ``pivot_numbers`` (h, d) from [0, 1), one

@@ -62,7 +62,8 @@ def informer(
             arithmetic over the geometric mean of the sampled entries of A: ``M̂_i = ln((1/sample_k) Σ_j exp(s q_i·k_j))
             - (1/sample_k) Σ_j s q_i·k_j``. The paper's equation 2 has a sum for the first mean, which adds a constant.
         authors_factor: the authors' sizes, ``u = f ⌈ln n_q⌉`` and ``sample_k = f ⌈ln n_k⌉`` with ``f = ⌈d / ln n⌉``,
-            at most n_q and n_k, so u = 21 for d = 16 at n = 512. Otherwise both are d.
+            n the larger of n_q and n_k. They are at most n_q and n_k, so u = 21 for d = 16 at n = 512. Otherwise both
+            are d.
         share_heads: the same sampled keys for all heads, as in the authors' code; otherwise each head draws its own.
 
     Adding one vector c to every key can change the choice of rows with ``max-mean`` (M̂_i changes by ``(1 -
@@ -71,7 +72,8 @@ def informer(
 
     Shapes: output (h, n_q, p_v), in the Q/K/V's dtype. Draws: ``sampled_keys`` (h, n_q, sample_k) with repeats;
     ``top_queries`` (h, u), the exact rows by descending M̂, ties by position. Cost ``3 n d p``; memory O(n d) for the
-    draws.
+    draws. ``visited`` counts the sampled scores and the exact rows of this definition. Up to ``n_k = 8 sample_k`` all
+    scores are computed to find the sampled ones, which takes less time than to gather their keys.
 
     Raises:
         Unsupported: d above n_q.

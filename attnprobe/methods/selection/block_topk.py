@@ -38,7 +38,7 @@ def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", b
     block by its score.
 
     The mean is over all queries of a block, so the selection of a row looks ahead within its block. No key after a row
-    has weight.
+    has weight. With more queries than keys, surplus queries belong to the last block, and to its mean.
 
     Options:
         block: the number of tokens of a block of queries, and of a block of keys.

@@ -79,6 +79,7 @@ def flexprefill(
     the mass, and it divides counts by 128 for every block size. It decodes with exact attention.
 
     The probe is at the end of the text, so the selection of earlier rows looks ahead. No key after a row has weight.
+    With more queries than keys, surplus queries belong to the last block, and to its mean.
 
     Options:
         mass: γ, the share of the mass. With 1 everything that fits in d is selected.

@@ -32,7 +32,8 @@ def moba(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: 
 
     A row has its own block, and as many other complete blocks as fit in d; for a causal row these are before its own.
     It has its own block even if d is smaller, so every d up to ``block`` gives the same rows: choose a ``block`` far
-    below d. Source: Lu et al. 2025, section 2.2, where d is the block size times the number of blocks.
+    below d. A query behind a prompt (``inject --phase decode``) stands at the prompt's last key, so the last block is
+    always read, and counts. Source: Lu et al. 2025, section 2.2, where d is the block size times the number of blocks.
 
     Options:
         block: the number of keys of a block. The paper has 512 for texts of 8,192 tokens.

@@ -64,6 +64,9 @@ def nsa(
     outside of E_i, so that every key counts once. A row selects its own block, and those with the largest weights of
     the softmax over means, summed over the heads of a group. Source: Yuan et al. 2025, section 3.
 
+    A query behind a prompt (``inject --phase decode``) stands at the prompt's last key, so the last block and the
+    window before it are always read, and count.
+
     Untrained: the paper compresses by a trained network and adds the outputs of its three branches with trained gates.
     Such a sum does not approximate softmax attention. ``merge`` has means and one softmax instead. It approximates
     softmax attention, and is exact if E_i has all keys. The paper's blocks of compression have 32 keys and overlap;

@@ -48,7 +48,8 @@ def quest(
     two layers exactly. Its CUDA code always has the own page, as here.
 
     The bounds of a page are those of all its keys. A causal row uses only bounds of pages before its own, so later keys
-    have no influence.
+    have no influence. A query behind a prompt (``inject --phase decode``) stands at the prompt's last key, so the last
+    page is always read, and counts.
 
     Options:
         page: P, the number of keys of a page.

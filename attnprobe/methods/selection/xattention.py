@@ -56,7 +56,8 @@ def xattention(
     authors fill it with zeros.
 
     The estimate of a block row uses all of its queries, so the selection of a row looks ahead within its block. No key
-    after a row has weight.
+    after a row has weight. Of queries at one position the first is used; with more queries than keys, surplus queries
+    are at the last key.
 
     Options:
         stride: s, the side of a cell, a divisor of ``block``.

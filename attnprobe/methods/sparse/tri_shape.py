@@ -32,7 +32,7 @@ from ..sparse_softmax import banded_softmax
 def tri_shape(
     qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", first: int = 4, last: int = 100
 ) -> Approximation:
-    """The softmax of row i over ``{0 … first-1} ∪ {j : |i - j| ≤ w/2}``; the rows of the last L tokens are exact.
+    """The softmax of row i over ``{0 … first-1} ∪ {i - ⌊w/2⌋ … i + ⌊(w-1)/2⌋}``; rows of the last L tokens are exact.
 
     ``w = ⌊(d - L) n / (n - L)⌋ - first``, so that the first keys, the window and the full rows (L n entries) have at
     most d n entries. Causal rows have the last w keys up to their own. With at most L tokens all rows are exact.

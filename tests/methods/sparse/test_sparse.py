@@ -7,7 +7,7 @@ from twins import TWINS
 from twins_sparse import bigbird_mask, longformer_mask, topk, tri_shape, window_mask
 
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.methods import approximate
+from attnprobe.methods import approximate, get
 from attnprobe.methods.sparse import bigbird as bigbird_file
 from attnprobe.methods.sparse import topk as topk_file
 from attnprobe.methods.sparse_softmax import band, sparse_softmax
@@ -364,6 +364,14 @@ def test_tri_shape_equals_its_twin_and_keeps_its_budget(first, last, d, causal):
         assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
     assert every or approx.diagnostics["realised_d"].max() <= d
     assert (approx.operator.dense() != 0).sum(-1).double().mean(1).tolist() == approx.diagnostics["realised_d"].tolist()
+
+
+@pytest.mark.parametrize("d, window", [(12, range(12, 18)), (13, range(12, 19))])
+def test_the_window_of_tri_shape_is_that_of_its_page(d, window):
+    """Even w has one key more to the left: w = 6 has i - 3 … i + 2."""
+    row = approximate("tri-shape", make(n=30), d, first=2, last=5).operator.dense()[0, 15]
+    assert (row > 0).nonzero()[:, 0].tolist() == [0, 1, *window]
+    assert "i - ⌊w/2⌋ … i + ⌊(w-1)/2⌋" in get("tri-shape").function.__doc__
 
 
 def test_tri_shape_without_room_for_its_last_rows_is_refused():
