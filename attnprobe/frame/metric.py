@@ -259,7 +259,7 @@ ROWS = (  # of attention rows, each a distribution over keys
         steady=True,
     ),
     share("needle_mass", "needle's mass", "exact weight of the needle", better=None, steady=True),
-    share("tv", "total variation", "half the absolute errors in a row", "½ Σ|E_ij|", r"$\frac12\sum_j|E_{ij}|$"),
+    share("tv", "total variation", "half the absolute errors in a row", "½ Σ|E_ij|", r"$\frac{1}{2}\sum_j|E_{ij}|$"),
     share("js", "Jensen-Shannon divergence", "Jensen-Shannon divergence of rows, in nats: 0 to ln 2", "JS"),
     Metric(
         "kl", "KL divergence", "divergence of rows, or of a model's predictions, from the exact ones", "KL", unit="nats"
@@ -331,6 +331,9 @@ MODELS = (  # of a whole model with a method in place of its attention
         "share of predictions with the same likeliest word",
         "top-1",
         better="larger",
+    ),
+    Metric(
+        "kl_so_far", "KL divergence so far", "mean divergence of the predictions up to a step", "KL so far", unit="nats"
     ),
     Metric("loss", "loss", "mean of −ln p of the right word or class", unit="nats"),
     fact("loss_own", "model's own loss", "loss of the model with exact attention", unit="nats"),
@@ -430,6 +433,7 @@ BUDGETS = (
     Metric("d", "budget d", "landmarks, features or keys of a method", "d", "$d$"),
     Metric("d_over_n", "budget over tokens", "budget over the number of tokens", "d / n", "$d/n$"),
     share("unreached", "unreached", "share of heads for which no budget is enough"),
+    Metric("found", "smallest sufficient d", "smallest budget whose error is at most ε"),
     share("counterexamples", "counterexamples", "share of heads whose error exceeds ε again at a larger budget"),
 )
 TRAINING = (
@@ -446,6 +450,16 @@ TRAINING = (
 )
 SPECTRA = (
     described("value", "singular value", "singular value, or modulus of an eigenvalue, by rank", "σ_i", r"$\sigma_i$"),
+    described(
+        "decay", "value over the largest", "a singular value over the largest one", "σ_i / σ₁", r"$\sigma_i/\sigma_1$"
+    ),
+    described(
+        "cumulative",
+        "cumulative share",
+        "share of Σσ² that the values up to a rank have",
+        "Σ_{j≤i} σ_j² / Σσ²",
+        r"$\sum_{j \leq i} \sigma_j^2 / \sum \sigma^2$",
+    ),
     described(
         "stable_rank",
         "stable rank",
@@ -465,14 +479,14 @@ SPECTRA = (
         "rank within ε, spectral",
         "smallest rank within ε of the matrix, spectral norm",
         "rank ‖·‖₂ ≤ ε",
-        r"rank $\|\cdot\|_2 \le \varepsilon$",
+        r"rank $\|\cdot\|_2 \leq \varepsilon$",
     ),
     described(
         "d_frobenius",
         "rank within ε, Frobenius",
         "smallest rank within ε of the matrix, Frobenius norm",
         "rank ‖·‖_F ≤ ε",
-        r"rank $\|\cdot\|_F \le \varepsilon$",
+        r"rank $\|\cdot\|_F \leq \varepsilon$",
     ),
 )
 CONDITIONS = (
@@ -526,6 +540,16 @@ INPUTS = (  # of Q, K and V, before any method
         )
     ),
 )
+STATEMENTS = (  # of statements of papers
+    described(
+        "d_stat",
+        "statistical dimension",
+        "statistical dimension of the lifted kernel",
+        "d_stat",
+        r"$d_{\mathrm{stat}}$",
+    ),
+    described("sufficient", "sufficient landmarks", "landmarks that Skyformer's Theorem 2 requires", unit="tokens"),
+)
 UNJUDGED = (  # further numbers of heads, which no gate limits
     described("realised_d_p10", "budget used, p10", "keys that a row used, 10 % quantile over rows", unit="tokens"),
     described("realised_d_p90", "budget used, p90", "keys that a row used, 90 % quantile over rows", unit="tokens"),
@@ -546,6 +570,7 @@ UNJUDGED = (  # further numbers of heads, which no gate limits
     fact("leading_flops", "leading operations", "operations of the stated leading cost"),
     fact("exact_seconds", "time of exact attention", "time of torch's fused exact attention", unit="s", timed=True),
 )
+MAPS = (described("weight", "mean weight of a block", "mean entry of a block of the matrix"),)
 PLACES = (  # what a number is of: the axes of figures
     described("n", "tokens", "tokens of the input", "n", "$n$", "tokens"),
     described("layer", "layer", "layer of the model"),
@@ -567,7 +592,7 @@ METRICS = {
     metric.name: metric
     for topic in (
         *(OUTPUT, MATRIX, DIAGNOSTICS, SELECTED, INVERSE, KERNELS, ROWS, COSTS, GROWTH, MODELS, VERDICTS, PROMISES),
-        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, UNJUDGED, PLACES),
+        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, PLACES),
     )
     for metric in topic
 }

@@ -6,11 +6,13 @@ it looks.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib import rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -19,16 +21,31 @@ from matplotlib.figure import Figure as Drawn
 from matplotlib.ticker import FixedLocator
 
 from ..frame.metric import METRICS
-from .figure import Figure
-from .looks import MAP, PAGE, TITLES, Look, grows, label_of, looks_of, set_ticks, styled, text_of
+from .figure import EACH, Figure
+from .looks import (
+    ALL,
+    MAP,
+    PAGE,
+    Look,
+    grows,
+    label_of,
+    looks_of,
+    set_ticks,
+    size_of,
+    styled,
+    symbol_of,
+    text_of,
+    value_of,
+)
 from .marks import Brush, Legend, cells
-from .points import Data, Panel, Rows, ends_of, one_panel
+from .points import GROUP, MEASURED, Data, Panel, Rows, ends_of, one_panel
 
 INCH = 72  # points
 NARROWEST = 13  # times the size of type: the least width of a panel
 LOWEST = 9  # times the size of type: the least height of a panel
 TALL = 13  # times the size of type: the height of one of several lines of panels
 LINE = 1.6  # times the size of type: the height of a word's line
+LETTER = 0.55  # times the size of type: the width of a letter, about
 DECADES = 4  # of a scale of colours, at most
 
 
@@ -47,7 +64,7 @@ def prepared(frame: Rows, figure: Figure, methods: Rows | None, overlay: Rows | 
     if not len(data.rows):
         return Prepared(data, {}, [])
     known = (frame if methods is None else methods).query("method.notna() and not reference")
-    facts = known[["name", "method", "options", "family"]].drop_duplicates().fillna("").astype(str).to_numpy()
+    facts = known[["name", "method", "options", "family"]].drop_duplicates().astype(object).fillna("").to_numpy()
     named = [(name, f"{method}:{options}".rstrip(":"), family) for name, method, options, family in facts]
     others = [(name, str(name), "") for name in data.names if name not in {name for name, *_ in named}]
     return Prepared(data, looks_of([*named, *others]), data.panels)
@@ -88,7 +105,9 @@ def height_of(data: Data, panels: Sequence[Panel], width: float) -> float:
         return 0.9 * width
     column = str(figure.y)
     if figure.value or data.sideways:
-        return size * (LINE * len(data.words(column)) * (1.0 if len(data.shades) < 3 else 1.4) + 1.5)
+        return size * (
+            LINE * len(data.words(column)) * (1.4 if len(data.shades) > 2 or EACH in figure.points else 1.0) + 1.5
+        )
     return size * TALL
 
 
@@ -111,7 +130,7 @@ class Sheet:
             one_panel(self.panels)
             self._fill([self.ax], 1)
             self.ax.set(**dict(zip(("xlabel", "ylabel"), self._names(), strict=True)))
-            entries = self.legend.entries(self.data.names, self.figure.note)
+            entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
             if entries:
                 self.ax.legend(entries.values(), entries.keys(), fontsize="small")
             return self.ax.figure
@@ -119,7 +138,7 @@ class Sheet:
             width = rcParams["figure.figsize"][0]
             across = across_of(self.data, self.panels, width)
             lines = -(-len(self.panels) // across)
-            drawn = Drawn(layout="constrained")
+            drawn = Drawn(rcParams["figure.figsize"], layout="constrained")
             FigureCanvasAgg(drawn)
             axes = drawn.subplots(lines, across, squeeze=False).ravel().tolist()
             self._fill(axes, across)
@@ -130,23 +149,24 @@ class Sheet:
         for axis in axes[len(self.panels) :]:
             axis.remove()
         axes = axes[: len(self.panels)]
+        width = axes[0].figure.get_size_inches()[0] / across
         for number, (axis, panel) in enumerate(zip(axes, self.panels, strict=True)):
             if self.norm:
                 cells(axis, self.data, panel, self.norm, self.legend)
             else:
                 brush = Brush(axis, self.data, panel, self.plot.looks, self.legend)
-                self._scale(axis, panel, brush)
+                self._scale(axis, panel, brush, width)
                 brush.draw()
-            self._title(axis, panel, number, across)
+            self._title(axis, panel, number, across, width)
         if self.norm:
-            self._bar(axes, self.norm)
+            self._bar(axes, -(-len(axes) // across), self.norm)
 
     def _finish(self, drawn: Any, lines: int, across: int) -> None:
         """The height that the panels need, and around them the names of the axes, the legend, the title of a slide."""
         width, height = rcParams["figure.figsize"]
         size = rcParams["font.size"] / INCH
         drawn.set_size_inches(width, height)
-        entries = self.legend.entries(self.data.names, self.figure.note)
+        entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
         below = _place(drawn, entries, width) + 0.3 * size if entries else 0.0
         x, y = self._names()
         bottom, top = below + (LINE * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
@@ -172,7 +192,7 @@ class Sheet:
         low, high = ends_of(values, is_log)
         return LogNorm(max(low, high / 10.0**DECADES), high, clip=True) if is_log else Normalize(low, high, clip=True)
 
-    def _scale(self, axis: Any, panel: Panel, brush: Brush) -> None:
+    def _scale(self, axis: Any, panel: Panel, brush: Brush, width: float) -> None:
         """The scales, limits and ticks of a panel."""
         sides = ("y", "x") if self.data.sideways else ("x", "y")
         for side, column, ends in zip(sides, (panel.along, panel.measured), (brush.along, brush.values), strict=True):
@@ -180,7 +200,7 @@ class Sheet:
             if column == panel.along and self.data.is_words(column):
                 words = self.data.words(column)
                 one.set_major_locator(FixedLocator(range(len(words))))
-                one.set_ticklabels([text_of(TITLES.get(word, word)) for word in words])
+                one.set_ticklabels([ALL.get(column, str(word)) if pd.isna(word) else text_of(word) for word in words])
                 axis.tick_params(axis=side, length=0)
                 axis.grid(False, axis=side)
                 limit(*(reversed(ends) if side == "y" else ends))
@@ -191,23 +211,22 @@ class Sheet:
             values = (
                 self.data.rows[column].dropna().unique() if column == panel.along and column in panel.points else ()
             )
-            set_ticks(one, ends, is_log, sorted(values))
+            most = int(width / (4.5 * rcParams["font.size"] / INCH)) if side == "x" else 7
+            set_ticks(one, ends, is_log, sorted(values), max(3, min(7, most)))
 
     # -- words
 
-    def _title(self, axis: Any, panel: Panel, number: int, across: int) -> None:
+    def _title(self, axis: Any, panel: Panel, number: int, across: int, width: float) -> None:
         """The title of a panel; in a full grid, lines and columns are named once."""
         lines = len({other.line for other in self.panels})
         several = not self.data.sideways and len({other.measured for other in self.plot.panels}) > 1
         full = 1 < lines < len(self.panels) == lines * across == lines * len({p.column for p in self.panels})
-        beside = METRICS[panel.measured].tex if several and panel.measured in METRICS else ""
-        if full:
-            axis.set_title(_words(panel.column) if number < across else "")
-            line = _words(panel.line) if number % across == 0 else ""
-            axis.set_ylabel("\n".join(filter(None, [line, beside])))
-        else:
-            axis.set_title(_words((*panel.line, *panel.column)))
-            axis.set_ylabel(beside)
+        beside = symbol_of(panel.measured) if several else ""
+        place = panel.column if full and number < across else () if full else (*panel.line, *panel.column)
+        line = _words(panel.line) if full and number % across == 0 else ""
+        letters = int(width * INCH / (LETTER * size_of("axes.titlesize")))
+        axis.set_title(textwrap.fill(_words(place), letters))
+        axis.set_ylabel("\n".join(filter(None, [line, beside])))
         if "x" in self.figure.shared and not self.figure.square:
             axis.tick_params(labelbottom=number + across >= len(self.panels))
         if self.norm or ("y" in self.figure.shared and not several):
@@ -222,34 +241,26 @@ class Sheet:
             y = str(self.figure.y) if str(self.figure.y) in METRICS else ""
         return ("", "") if self.figure.square else (label_of(x), label_of(y) if y else "")
 
-    def _bar(self, axes: Sequence[Any], norm: Normalize) -> None:
-        """The scale of colours."""
-        look = {"extend": "both", "pad": 0.02, "aspect": 25}
+    def _bar(self, axes: Sequence[Any], lines: int, norm: Normalize) -> None:
+        """The scale of colours, with arrows where values lie beyond it."""
+        low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+        values = np.concatenate([np.abs(panel.points["value"].to_numpy(float)) for panel in self.plot.panels])
+        beyond = (bool((values < low).any()), bool((values > high).any()))
+        arrows = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}[beyond]
+        look = {"extend": arrows, "pad": 0.02, "aspect": 25, "shrink": min(1.0, 2.5 / lines)}
         bar = axes[0].figure.colorbar(ScalarMappable(norm, MAP), ax=[*axes], label=label_of(self.figure.value), **look)
-        set_ticks(bar.ax.yaxis, (float(norm.vmin or 0.0), float(norm.vmax or 1.0)), isinstance(norm, LogNorm))
+        set_ticks(bar.ax.yaxis, (low, high), isinstance(norm, LogNorm))
 
 
 def _words(place: Sequence[tuple[str, Any]]) -> str:
     """What a panel's title says of its place.
 
     >>> _words([("layer", 0), ("d", 16), ("family", "sketch")])
-    'layer 0, $d$ = 16, sketch'
+    'layer\xa00, $d$\xa0=\xa016, sketch'
     """
-    parts = []
-    for name, value in place:
-        metric = METRICS.get(name)
-        if name == "group":
-            continue
-        if name == "measured":
-            parts.append(METRICS[value].title if value in METRICS else str(value))
-        elif isinstance(value, str):
-            parts.append(text_of(TITLES.get(value, value)))
-        else:
-            parts.append(
-                f"{name} {text_of(value)}"
-                if metric and metric.tex == name
-                else f"{metric.tex if metric else name} = {text_of(value)}"
-            )
+    parts = [
+        (METRICS[value].title if name == MEASURED else value_of(name, value)) for name, value in place if name != GROUP
+    ]
     return ", ".join(parts)
 
 

@@ -35,7 +35,7 @@ MARKS = {  # and the number of their statistics or columns
 }
 EACH = "each row"  # in `Figure.points`: every row of the frame is a point
 FLAGS = {"bad": "hollow: bad rows", "over": "half filled: uses more than d"}  # of `summary`; see `looks.FLAGGED`
-WHERE = ("source", "weights", "scale_inputs", "n", "target")  # rows that differ here are never in one panel
+APART = ("source", "weights", "scale_inputs", "n", "target")  # rows that differ here are not in one panel
 NOTES = ("", "correlation", "exponent")
 
 
@@ -76,7 +76,7 @@ class Figure:
         colour: a column; each of its values is a series with its own colour. shade: a column whose values are tints
             and markers of that colour. size: a column whose values are sizes of points.
         columns, lines: columns whose values have panels, beside and below one another. Rows without a value are in
-            the panels of all values. Columns of `WHERE` that vary have panels too.
+            the panels of all values. So have the columns of `apart` that vary.
         log: columns whose axis, or scale of colours, is logarithmic.
         shared: the axes that all panels share: ``xy``, ``x``, ``y`` or nothing.
         yardsticks: a query of the rows that are drawn as yardsticks, without points: V-Mean, exact attention.
@@ -84,6 +84,7 @@ class Figure:
         best_first: whether series are ordered by their values, the least first.
         note: what the legend has beside a series: ``correlation`` is Spearman's ρ of its points; ``exponent`` is b of
             the fit y ~ x^b.
+        several: a column; with one value alone, there is nothing to draw.
         square: whether cells are squares without ticks, as entries of a matrix.
 
     Raises:
@@ -115,6 +116,8 @@ class Figure:
     best_first: bool = False
     note: str = ""
     square: bool = False
+    several: str = ""
+    apart: tuple[str, ...] = APART
 
     def __post_init__(self) -> None:
         for mark in self.marks:

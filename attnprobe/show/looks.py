@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize, to_hex, to_rgb, to_rgba
+from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
 from ..errors import unknown
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 STYLES = ("paper", "slide")
 MPLSTYLE = ".mplstyle"
 PAGE = 9.0  # inches: the largest height of a figure in a paper
-FEWEST = 7  # different values of an axis that are its ticks
+Ends = tuple[float, float]
 
 # They differ for readers with red-green or blue-yellow blindness too.
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -73,9 +74,39 @@ FIXED: Mapping[str, Look] = {  # in every run
     "vacuous": Look("#c4c4c4", "v"),
     "assumption not met": Look("#f2f2f2", "^"),
 }
-TITLES = {"vmean": "V-Mean", "lower-bound": "lower bound", "softmax": "exact attention"}  # of yardsticks
+TITLES = {  # of yardsticks, of the exact matrices, and of cores that methods invert
+    **{"vmean": "V-Mean", "lower-bound": "lower bound", "exact": "exact attention"},
+    **{
+        "A": r"$A=\exp(S)$",
+        "B": "$B$, softmax",
+        "C": "$C$, Gaussian",
+        "output": "output $BV$",
+        "softmax": "softmax $B$",
+    },
+    **{
+        "unnormalised": "$A$",
+        "gaussian": "Gaussian $C$",
+        "lifted-softmax": r"$\bar{A}$",
+        "lifted-gaussian": r"$\bar{C}$",
+    },
+    **{
+        "A_S": "$A_S$",
+        "SAS": r"$S^\top\bar{A}S$",
+        "SCS": r"$S^\top\bar{C}S$",
+        "SCS+ridge": r"$S^\top\bar{C}S+\gamma I$",
+    },
+    **{"N0": r"$N$ at $\gamma=0$", "N": "$N$"},
+}
+NBSP = "\u00a0"  # where titles do not break
+ALL = {"layer": "all"}  # what an axis calls rows without a value
 FLAGGED = ("none", "left")  # matplotlib's fillstyle of the first and the second flag of a figure
-WORDS = {"min": "minimum", "max": "maximum", "low95": "95 % interval", "values": "heads"}  # of statistics, in legends
+WORDS = {
+    "min": "minimum",
+    "max": "maximum",
+    "low95": "95 % interval",
+    "lower": "interval",
+    "values": "heads",
+}  # of statistics, in legends
 
 
 def looks_of(methods: Iterable[tuple[str, str, str]]) -> dict[str, Look]:
@@ -145,6 +176,11 @@ def grows(style: str) -> bool:
     return style != "slide" and "figure.figsize" not in _given(style)
 
 
+def size_of(setting: str) -> float:
+    """A setting's size of type, in points; a style may have it in words."""
+    return FontProperties(size=matplotlib.rcParams[setting]).get_size_in_points()
+
+
 def _given(style: str) -> dict[str, Any]:
     """What the user's matplotlibrc and a style of matplotlib's set."""
     given = dict(matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False))
@@ -180,8 +216,29 @@ def text_of(name: Any) -> str:
     """
     if isinstance(name, float):
         return f"{name:g}"
+    if name in TITLES:
+        return TITLES[name]
     text = str(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
+
+
+def value_of(column: str, value: Any) -> str:
+    """What a title or a legend says of a value of a column.
+
+    >>> print(value_of("layer", 0), value_of("d", 16), value_of("name", "tova"))
+    layer 0 $d$ = 16 tova
+    """
+    if isinstance(value, str):
+        return text_of(value)
+    name = symbol_of(column)
+    sign = "" if name == column else f"{NBSP}="
+    return f"{name}{sign}{NBSP}{text_of(value)}"
+
+
+def symbol_of(column: str) -> str:
+    """The symbol of a column, as matplotlib sets it."""
+    metric = METRICS.get(column)
+    return column if metric is None else metric.tex if "$" in metric.tex else metric.symbol
 
 
 def label_of(column: str) -> str:
@@ -190,8 +247,9 @@ def label_of(column: str) -> str:
     if metric is None:
         return WORDS.get(column, column.replace("_", " "))
     unit = f" ({UNITS.get(metric.unit, metric.unit)})" if metric.unit and metric.unit != metric.title else ""
-    known = metric.symbol in metric.title.split() or metric.tex == metric.symbol
-    return metric.title + unit if known else f"{metric.title}{unit}  {metric.tex}"
+    symbol = symbol_of(column)
+    known = metric.symbol in metric.title.split() or "$" not in symbol
+    return metric.title + unit if known else f"{metric.title}{unit}  {symbol}"
 
 
 def colours_of(values: Any, norm: Normalize) -> Any:
@@ -205,26 +263,28 @@ def colours_of(values: Any, norm: Normalize) -> Any:
     return np.where(np.isfinite(values)[..., None], colours, to_rgba(EMPTY))
 
 
-def set_ticks(axis: Any, ends: tuple[float, float], log: bool, values: Sequence[float] = ()) -> None:
-    """Ticks of an axis that numbers name: at the values themselves where they are few, else at round numbers."""
+def set_ticks(axis: Any, ends: Ends, log: bool, values: Sequence[float] = (), most: int = 7) -> None:
+    """Ticks of an axis, at most so many: at the values themselves where they are few, else at round numbers."""
     low, high = ends
     minor: list[float] = []
     if log and values is not None and len(values) and all(float(value).is_integer() for value in values):
-        ticks = [float(value) for value in values] if len(values) <= FEWEST else _powers(low, high, 2)
+        ticks = [float(value) for value in values] if len(values) <= most else _powers(low, high, 2, most)
     elif log and math.log10(high / low) < 0.7:
-        ticks = MaxNLocator(4).tick_values(low, high)
-    elif log and math.log10(high / low) < 1.5:
+        ticks = MaxNLocator(min(4, most)).tick_values(low, high)
+    elif log and math.log10(high / low) < 0.25 * most:
         exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         ticks = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
     elif log:
-        ticks = _powers(low, high, 10)
+        ticks = _powers(low, high, 10, most)
         minor = (
             [digit * tick for tick in (10.0 ** math.floor(math.log10(low)), *ticks) for digit in range(2, 10)]
             if len(ticks) < 6
             else []
         )
     else:
-        axis.set_major_locator(MaxNLocator(5, integer=bool(len(values)) and all(float(v).is_integer() for v in values)))
+        axis.set_major_locator(
+            MaxNLocator(min(5, most), integer=bool(len(values)) and all(float(v).is_integer() for v in values))
+        )
         return
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.set_minor_locator(FixedLocator([tick for tick in minor if low <= tick <= high]))
@@ -232,20 +292,21 @@ def set_ticks(axis: Any, ends: tuple[float, float], log: bool, values: Sequence[
     axis.set_major_formatter(FuncFormatter(lambda value, _: number_of(value)))
 
 
-def _powers(low: float, high: float, base: int) -> list[float]:
-    """The powers of a base in a range, at most seven."""
+def _powers(low: float, high: float, base: int, most: int) -> list[float]:
+    """The powers of a base in a range, at most so many."""
     first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
-    step = max(1, -(-(last - first + 1) // 7))
+    step = max(1, -(-(last - first + 1) // most))
     return [float(base) ** power for power in range(first, last + 1) if power % step == 0]
 
 
 def number_of(value: float) -> str:
-    """A tick's number.
+    r"""A tick's number.
 
-    >>> number_of(1024.0), number_of(0.05), number_of(1e-5)
-    ('1024', '0.05', '$10^{-5}$')
+    >>> print(number_of(1024.0), number_of(0.05), number_of(1e-5), number_of(2e5))
+    1024 0.05 $10^{-5}$ $2\times10^{5}$
     """
-    power = math.log10(value) if value > 0 else 0
-    if value > 0 and not 1e-3 <= value < 1e5 and power == round(power):
-        return f"$10^{{{round(power)}}}$"
-    return f"{value:g}"
+    if not value or 1e-3 <= abs(value) < 1e4:
+        return f"{value:g}"
+    power = math.floor(math.log10(abs(value)) + 1e-9)
+    digits = f"{value / 10.0**power:g}"
+    return f"$10^{{{power}}}$" if digits == "1" else rf"${digits}\times10^{{{power}}}$"

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps, rcParams
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from .figure import EACH, Figure
-from .looks import EMPTY, FIXED, FLAGGED, FLAT, GREY, PALE, TITLES, WORDS, Look, colours_of, text_of, tint
+from .looks import EMPTY, FIXED, FLAGGED, FLAT, GREY, PALE, WORDS, Look, colours_of, size_of, text_of, tint, value_of
 from .points import LOST, VALUE, Data, Panel, Rows
 
 FEW = 12  # points of a line, each with its marker
 MARKED = 5  # markers of a line of more points
 OPAQUE = 0.13  # of bands
 SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # marks of more series than that would cover one another
+LIGHT = 0.7  # of every part of a pale colour
 INSET = 0.08  # of an axis: from its ends to the points of a series from end to end
 
 
@@ -60,14 +61,14 @@ class Legend:
     outside: Counter[Any] = field(default_factory=Counter)
     others: dict[str, Any] = field(default_factory=dict)
 
-    def entries(self, names: Sequence[Any], note: str) -> dict[str, Any]:
+    def entries(self, names: Sequence[Any], column: str, note: str) -> dict[str, Any]:
         """The texts and handles, in the order of the series."""
         found = {}
         for name in sorted(self.series, key=lambda name: names.index(name) if name in names else len(names)):
             beside = [noted(note, self.points.get(name, []))]
             beside += [f"{self.outside[name]} outside"] if self.outside[name] else []
             words = "; ".join(filter(None, beside))
-            found[text_of(TITLES.get(name, name)) + (f" ({words})" if words else "")] = self.series[name]
+            found[value_of(column, name) + (f" ({words})" if words else "")] = self.series[name]
         return found | self.others
 
 
@@ -158,6 +159,8 @@ class Brush:
 
     def line(self, series: Series, number: int) -> None:
         points = self.laid(series)
+        if self.data.is_words(self.panel.along) and self.panel.along in points:
+            points = points[points[self.panel.along].notna()]
         look: dict[str, Any] = {"color": series.look.colour, "linestyle": series.dash, "zorder": 2}
         if series.faint:
             look |= {"color": PALE, "linewidth": 0.6 * rcParams["lines.linewidth"], "zorder": 1.2}
@@ -171,10 +174,11 @@ class Brush:
         if len(points) > FEW and "line" in self.figure.marks:
             return
         opaque = 0.75 if EACH in self.figure.points else 1.0
+        scale = 0.75 if EACH in self.figure.points else 1.0
         for size, some in self._by_size(points):
             for fill, part in self._by_flag(some):
-                look = {"color": series.look.colour, "alpha": opaque, **filled(series.look.marker, fill)}
-                self.plot(part["along"], part["value"], linestyle="", markersize=size, zorder=3, **look)
+                look = {"alpha": opaque, **filled(series.look.marker, fill, series.look.colour)}
+                self.plot(part["along"], part["value"], linestyle="", markersize=scale * size, zorder=3, **look)
 
     def band(self, series: Series, _: int, low: str, high: str) -> None:
         points = self.laid(series)
@@ -287,10 +291,11 @@ class Brush:
             dash = series.dash if "line" in drawn or series.reference else ""
             marker = "" if series.reference or len(self.data.shades) > 1 else series.own.marker
             dash = dash or ("" if marker else "-")
-            legend.series[series.name] = drawn_as(color=colour, linestyle=dash, marker=marker)
+            legend.series[series.name] = drawn_as(linestyle=dash, **filled(marker, "full", colour))
         if not series.reference:
             legend.points.setdefault(series.name, []).append(series.points)
-            legend.outside[series.name] += 0 if self.data.sideways else int(self._is_beyond(series.points).sum())
+            counted = not self.data.sideways and ("line" not in drawn or len(series.points) <= FEW)
+            legend.outside[series.name] += int(self._is_beyond(series.points).sum()) if counted else 0
             self._explain_points(drawn)
 
     def _explain_points(self, drawn: Sequence[str]) -> None:
@@ -299,16 +304,16 @@ class Brush:
             for place, shade in enumerate(self.data.shades):
                 look = tint(Look(GREY), place, len(self.data.shades))
                 handle = drawn_as(color=look.colour, marker=look.marker, linestyle="")
-                others[f"{text_of(figure.shade)} = {text_of(shade)}"] = handle
+                others[value_of(figure.shade, shade)] = handle
         for size, value in zip(self._sizes(), self.data.sizes, strict=False):
             handle = drawn_as(color=GREY, marker="o", linestyle="", markersize=size)
-            others[f"{text_of(figure.size)} = {text_of(value)}"] = handle
+            others[value_of(figure.size, value)] = handle
         if EACH not in figure.points and {"line", "point"} & {*drawn}:
             look = {"linestyle": "-" if "line" in drawn else "", "marker": "o" if "point" in drawn else ""}
             others[WORDS.get(figure.center, figure.center)] = drawn_as(color=GREY, **look)
         for flag, fill in zip(figure.flags, FLAGGED, strict=False):
             if flag in self.panel.points and self.panel.points[flag].any():
-                others[figure.flags[flag]] = drawn_as(color=GREY, linestyle="", **filled("o", fill))
+                others[figure.flags[flag]] = drawn_as(linestyle="", **filled("o", fill))
 
     def _is_beyond(self, points: Rows) -> Any:
         value, along = (points[name].to_numpy(float) for name in ("value", "along"))
@@ -339,9 +344,10 @@ def drawn_as(**look: Any) -> Line2D:
     return Line2D([], [], **look)
 
 
-def filled(marker: str, fill: str) -> dict[str, Any]:
-    """The look of a marker in a fillstyle; what is not filled is white."""
-    look: dict[str, Any] = {"marker": marker, "markerfacecoloralt": "white"}
+def filled(marker: str, fill: str, colour: Any = GREY) -> dict[str, Any]:
+    """The look of a marker in a fillstyle; what is not filled is white, and pale colours have an edge."""
+    edge = GREY if min(to_rgb(colour)) > LIGHT else colour
+    look: dict[str, Any] = {"marker": marker, "color": colour, "markeredgecolor": edge, "markerfacecoloralt": "white"}
     return look | ({"markerfacecolor": "white"} if fill == "none" else {"fillstyle": fill})
 
 
@@ -352,20 +358,17 @@ def spread(low: str, high: str) -> str:
     ('p10 – p90', '95 % interval', 'minimum – maximum')
     """
     first, last = (WORDS.get(name, name) for name in (low, high))
-    return first if low == "low95" else f"{first} – {last}"
+    return first if low in ("low95", "lower") else f"{first} – {last}"
 
 
 def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend) -> None:
     """A heat map: a cell for each x and y, with the colour of its value."""
     figure, y = data.figure, str(data.figure.y)
     columns, lines = data.words(figure.x), data.words(y)
-    places = {
-        name: panel.points[name].map({word: number for number, word in enumerate(words)}).astype(int)
-        for name, words in ((figure.x, columns), (y, lines))
-    }
-    points = panel.points.assign(column=places[figure.x], line=places[y])
+    places = {"column": data.slots(panel.points[figure.x], figure.x), "line": data.slots(panel.points[y], y)}
+    points = panel.points.assign(**places)
     table = np.full((len(lines), len(columns)), np.nan)
-    table[points["line"], points["column"]] = points["value"]
+    table[points["line"].astype(int), points["column"].astype(int)] = points["value"]
     aspect = "equal" if figure.square else "auto"
     axis.imshow(colours_of(table, norm), aspect=aspect, interpolation="none")
     axis.spines[:].set_visible(figure.square)
@@ -376,11 +379,10 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend) 
         axis.set(xticks=[], yticks=[])
     else:
         axis.set_xticks(range(0, len(columns), step), [text_of(column) for column in columns[::step]])
-        axis.set_yticks(range(len(lines)), [text_of(TITLES.get(line, line)) for line in lines])
+        axis.set_yticks(range(len(lines)), [text_of(line) for line in lines])
     for flag, fill in zip(figure.flags, FLAGGED, strict=False):
         some = points[points[flag]]
         look = {
-            "color": "black",
             "markersize": 0.7 * rcParams["lines.markersize"],
             "linestyle": "",
             **filled("o", fill),
@@ -389,7 +391,7 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend) 
         if len(some):
             legend.others[figure.flags[flag]] = drawn_as(**look)
     for point in points[points["value"].notna()].to_dict("records") if "number" in figure.marks else ():
-        look = {"ha": "center", "va": "center", "fontsize": 0.85 * rcParams["ytick.labelsize"]}
+        look = {"ha": "center", "va": "center", "fontsize": 0.85 * size_of("ytick.labelsize")}
         ink = "white" if norm(point["value"]) > 0.6 else "black"
         axis.text(point["column"], point["line"], f"{point['value']:g}", color=ink, **look)
     square = {"linestyle": "", "marker": "s"}

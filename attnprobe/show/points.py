@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +17,11 @@ from pandas import DataFrame
 from ..errors import UsageError
 from ..frame.metric import METRICS
 from ..frame.summary import COUNTS, STATISTICS, summary
-from .figure import EACH, INTERVAL, WHERE, Figure
+from .figure import EACH, INTERVAL, Figure
 
 Rows = Any  # a pandas frame, of whose every selection its types make a union
 Ends = tuple[float, float]
+DOUBLE = 16  # decades: the digits of float64
 MARGIN = 0.06  # of an axis, beyond its values
 MOST = 8  # series of a panel; of more, each panel has some and the others are thin
 MOST_IN_GROUP = 4
@@ -32,6 +32,8 @@ STATE = {  # columns that `summary` and the panels read
     *("key", "status", "reason", "head", "window", "repeat", "d", "method", "family"),
     *("bad_rows", "guarded_rows", "rounded_rows", "realised_d"),
 }
+MEASURED, GROUP = "measured", "group"  # facets that are no columns
+EXACT = "exact"  # the series of rows without a method
 LOST = ("failed", "diverged")
 
 
@@ -70,13 +72,26 @@ class Data:
         flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
         frame = frame.assign(**{flag: _flagged(frame, flag) for flag in flags if len(frame)})
         columns = {*needed, *figure.measured, *figure.columns, *figure.lines, *figure.points, *figure.of_marks("bar")}
-        columns |= {figure.colour, figure.shade, figure.size, *flags, *_levels(figure), *WHERE, *STATE}
+        columns |= {
+            figure.colour,
+            figure.shade,
+            figure.size,
+            figure.several,
+            *flags,
+            *_levels(figure),
+            *figure.apart,
+            *STATE,
+        }
         self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
         rows = frame.drop(self.yardsticks.index)
         rows = rows.query(figure.rows) if figure.rows else rows
+        if len(rows) and not pd.api.types.is_numeric_dtype(rows[figure.colour]):
+            rows = rows.assign(**{figure.colour: rows[figure.colour].fillna(EXACT)})
         self.rows, self.yardsticks = (
             some[[name for name in some if name in columns]] for some in (rows, self.yardsticks)
         )
+        if figure.several in self.rows and self.rows[figure.several].nunique() < 2:
+            self.rows = self.rows.iloc[:0]
         self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
         self.overlay = overlay
 
@@ -98,9 +113,10 @@ class Data:
         return self._ordered(self.figure.colour)
 
     def words(self, column: str) -> list[Any]:
-        """The values of an axis of words, in their order."""
-        if column in self.figure.spaced or pd.api.types.is_numeric_dtype(self.rows[column]):
-            return sorted(self.rows[column].dropna().unique())
+        """The values of an axis of words, in their order; on an axis of numbers, none stands last."""
+        if pd.api.types.is_numeric_dtype(self.rows[column]):
+            missing = [pd.NA] if self.rows[column].isna().any() and not self.figure.value else []
+            return [*sorted(self.rows[column].dropna().unique()), *missing]
         return self._ordered(column)
 
     def _ordered(self, column: str) -> list[Any]:
@@ -121,8 +137,8 @@ class Data:
             for line, column in self._places(rows):
                 here = at(rows, (*line, *column))
                 for number, names in enumerate(groups):
-                    beside = (("measured", measured),) if len(figure.measured) > 1 else ()
-                    beneath = (("group", number),) if names else ()
+                    beside = ((MEASURED, measured),) if len(figure.measured) > 1 else ()
+                    beneath = ((GROUP, number),) if names else ()
                     panel = self._panel(here, measured, (*beneath, *line), (*beside, *column), names)
                     found += [] if panel.points.empty else [panel]
         order = {line: number for number, line in enumerate(dict.fromkeys(panel.line for panel in found))}
@@ -130,10 +146,11 @@ class Data:
 
     def _places(self, rows: Rows) -> list[tuple[Any, Any]]:
         """The combinations of the facets' values: a line and a column for each."""
-        used = {self.figure.x, *self.figure.measured, self.figure.colour, self.figure.shade}
+        series = {self.figure.colour, self.figure.shade} if not self.figure.value else set()
+        used = {self.figure.x, *self.figure.measured, *series}
         facets = [
             [name for name in some if name in rows and name not in used and rows[name].nunique() > 1]
-            for some in (self.figure.lines, (*self.figure.columns, *WHERE))
+            for some in (self.figure.lines, (*self.figure.columns, *self.figure.apart))
         ]
         facets[1] = [name for name in dict.fromkeys(facets[1]) if name not in facets[0]]
         both = [*facets[0], *facets[1]]
@@ -181,7 +198,7 @@ class Data:
             names,
             rows,
             self.points(rows, value, along),
-            self.points(yardsticks, value, along) if len(yardsticks) else DataFrame(),
+            self.points(yardsticks, value, along, (along,)) if len(yardsticks) else DataFrame(),
             self._overlaid(rows, value, along),
         )
 
@@ -211,7 +228,12 @@ class Data:
         lines["along"] = self._along(lines, along)
         lines = lines.assign(**_interval(lines), **{name: lines[f"{name}.{figure.center}"] for name in bars})
         lines = lines.assign(**{flag: lines[f"{flag}.max"] > 0 for flag in flags})
-        lines = lines[lines["value"].notna() | lines["status"].isin(LOST)]
+        if figure.value:
+            lines = lines[lines[[figure.x, str(figure.y)]].notna().all(axis=1)]
+        else:
+            lines = lines[lines["value"].notna() | lines["status"].isin(LOST)]
+        if along not in keys:
+            lines = lines[lines["along"].notna()]
         kept = [*keys, "value", "along", *STATISTICS, *INTERVAL, *bars, *flags, "bad", "over", "status"]
         lines = lines[[*dict.fromkeys(kept), *(f"{level}.median" for level in _levels(figure))]]
         return lines if figure.points else lines.sort_values("along", kind="stable")
@@ -223,8 +245,7 @@ class Data:
             return lines[f"{along}.{self.figure.center}"] * SCALES.get(unit, 1.0)
         if not self.is_words(along):
             return lines[along].to_numpy(float, na_value=np.nan)
-        words = {word: number for number, word in enumerate(self.words(along))}
-        slots = lines[along].map(words).to_numpy(float, na_value=np.nan)
+        slots = self.slots(lines[along], along)
         if EACH in lines:  # side by side
             order, count = lines.groupby(along).cumcount(), lines.groupby(along)[EACH].transform("size")
             return slots + SLOT * ((order + 0.5) / count - 0.5)
@@ -264,6 +285,13 @@ class Data:
     def _guided(self, axis: str) -> list[float]:
         return [float(guide.at) for guide in self.figure.guides if guide.axis == axis]
 
+    def slots(self, values: Any, column: str) -> Any:
+        """The places of values on an axis of words."""
+        words = self.words(column)
+        places = {word: number for number, word in enumerate(words) if not pd.isna(word)}
+        last = len(words) - 1 if len(places) < len(words) else np.nan
+        return values.map(places).to_numpy(float, na_value=last)
+
     def _overlaid(self, rows: Rows, measured: str, along: str) -> Rows:
         """The papers' values that stand in a panel."""
         if self.overlay is None or measured not in self.overlay:
@@ -274,22 +302,24 @@ class Data:
 
 
 def ends_of(values: Any, log: bool, fenced: bool = True) -> Ends:
-    """The ends of an axis: the values within fences about the middle half, on the scale of the axis, and a margin.
+    """The ends of an axis: its values, and a margin. Those of a logarithmic axis lie within fences, and 16 decades.
 
-    The fences stand two interquartile ranges, and at least 0.7 decades of a logarithmic axis, beyond the quartiles.
+    The fences stand two interquartile ranges of the logarithms, and at least 0.7 decades, beyond the quartiles.
 
     >>> ends_of(np.array([1.0, 2.0, 3.0, np.inf]), log=False)
     (0.88, 3.12)
     """
     values = np.asarray(values, float)
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
-    scaled = np.log10(values) if log else values
-    if not scaled.size:
+    if not values.size:
         return (0.1, 1.0) if log else (0.0, 1.0)
-    first, third = np.quantile(scaled, (0.25, 0.75))
-    reach = max(2 * (third - first), 0.7 if log else 0.0) or math.inf
-    within = scaled[(scaled >= first - reach) & (scaled <= third + reach)] if fenced else scaled
-    low, high = float(within.min()), float(within.max())
+    scaled = np.log10(values) if log else values
+    if log and fenced:
+        first, third = np.quantile(scaled, (0.25, 0.75))
+        reach = max(2 * (third - first), 0.7)
+        scaled = scaled[(scaled >= first - reach) & (scaled <= third + reach)]
+    low, high = float(scaled.min()), float(scaled.max())
+    low = max(low, high - DOUBLE) if log else low
     spare = MARGIN * (high - low) or 0.1
     low, high = low - spare, high + spare
     return (10.0**low, 10.0**high) if log else (low, high)

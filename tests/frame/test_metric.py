@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from matplotlib.mathtext import MathTextParser
 
 from attnprobe.experiments.audit.record import METRICS as PROMISED
 from attnprobe.frame.metric import BENCH, ERROR, INJECT, METRICS, metrics
@@ -66,3 +67,8 @@ def test_each_metric_has_its_better_direction_and_the_scale_of_its_changes():
         ("smaller", "relative", 0.0, False, "loss_change"): "perplexity_change",
         ("larger", "relative", 0.0, False, None): "first_divergence greedy_match",
     }
+
+
+def test_a_figure_can_set_the_symbols_of_all_metrics():
+    for metric in METRICS.values():
+        MathTextParser("path").parse(metric.tex)

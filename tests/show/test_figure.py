@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,9 @@ import pytest
 from matplotlib.figure import Figure as Drawn
 
 from attnprobe.errors import UsageError
-from attnprobe.show.catalogue.error import FIGURES as ERROR_FIGURES
-from attnprobe.show.figure import Figure, Guide, draw, save, sheets
+from attnprobe.frame.metric import METRICS
+from attnprobe.show import figure as figure_module
+from attnprobe.show.figure import EACH, FLAGS, INTERVAL, Figure, Guide, draw, save, sheets
 
 pytest.importorskip("attnprobe.frame.summary", reason="the statistics of frames are not there yet")
 
@@ -267,14 +270,58 @@ def test_no_texts_of_a_sheet_overlap():
 # --- the catalogue
 
 
-@pytest.mark.parametrize("figure", ERROR_FIGURES, ids=lambda figure: figure.name)
-def test_figures_of_errors_draw(figure):
-    rows = frame(two_methods(requested=True), heads("vmean", [0.7, 0.8], None, requested=False))
-    assert sheets(rows.assign(visited_fraction=rows["d"].fillna(1) / 64), figure)
+COMMANDS = sorted(path.stem for path in (Path(figure_module.__file__).parent / "catalogue").glob("[!_]*.py"))
+FIGURES = [
+    (command, figure)
+    for command in COMMANDS
+    for figure in getattr(import_module(f"attnprobe.show.catalogue.{command}"), "FIGURES", ())
+]
+WORDS = {  # of columns that are no numbers
+    **{"matrix": ("A", "SCS"), "statement": ("a", "b"), "of": ("softmax", "skyformer"), "task": ("listops",)},
+    **{"verdict": ("holds", "violated"), "quantity": ("output", "matrix"), "theorem": ("rank-collapse",)},
+    **{"inverted": (True,), "fails": (False, True), "weights": ("pretrained",), "requested": (True,)},
+}
+
+
+def everything(figure):
+    """Rows that a figure shows: two methods, layers, lengths and budgets, and all columns that it names."""
+    names = ("skyformer", "linformer")
+    places = product(names, (16, 32), (0, 1), (64, 128))
+    rows = frame(*(heads(name, [0.3, 0.5, 0.4], d, layer=layer, n=n) for name, d, layer, n in places))
+    rows = frame(rows, rows.assign(layer=pd.NA)).astype({"layer": "Int64"})
+    named = {
+        figure.x,
+        *figure.measured,
+        figure.value,
+        figure.colour,
+        figure.shade,
+        figure.size,
+        "inverted",
+        "requested",
+    }
+    named |= {*figure.columns, *figure.lines, *figure.points, *figure.flags, *figure.of_marks("bar"), "theorem"}
+    named |= {guide.at for guide in figure.guides if isinstance(guide.at, str)}
+    for place, name in enumerate(sorted(named - {*rows, "", EACH, "values", *INTERVAL, *FLAGS})):
+        if name in WORDS:
+            values = pd.Series([WORDS[name][number % len(WORDS[name])] for number in range(len(rows))])
+            rows[name] = values.astype("boolean" if isinstance(WORDS[name][0], bool) else "string")
+        elif name in METRICS or name in ("row", "column", "lower"):
+            facet = name in (*figure.columns, *figure.lines)
+            rows[name] = 0.1 if facet else 0.1 + (np.arange(len(rows)) * (place + 3) % 7) / 10
+    return rows
+
+
+@pytest.mark.parametrize("command, figure", FIGURES, ids=lambda one: getattr(one, "name", one))
+def test_a_figure_of_the_catalogue_draws_and_names_its_axes(command, figure):
+    drawn = sheets(everything(figure), figure)
+    assert drawn
+    texts_of = [text.get_text() for text in drawn[0].texts]
+    assert figure.square or all("_" not in text.replace("$", " ").split(" ")[0] for text in texts_of)
+    assert figure.caption and figure.title
 
 
 def test_an_entry_of_the_catalogue_is_short():
-    folder = Path(sys.modules["attnprobe.show.figure"].__file__).parent / "catalogue"
+    folder = Path(figure_module.__file__).parent / "catalogue"
     for path in folder.glob("*.py"):
         entries = path.read_text().split("\n    Figure(\n")[1:]
         assert all(entry.split("\n    )")[0].count("\n") <= 15 for entry in entries), path
