@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from .options import as_shown, check_shown, names_of, output_of, renaming, shown_options, write_section
+from .options import as_shown, check_shown, output_of, shown_options, write_section
 
 EPILOG = """\b
 Examples:
   attnprobe compare outputs/before outputs/after --strict
   attnprobe compare outputs/run --pair skyformer=nystromformer
   attnprobe compare outputs/run --pair skyformer=skyformer:guard=sampled --all-layers
-  attnprobe compare outputs/run --pair mine.py:mine=window --rename mine.py:mine=Ours
   attnprobe compare outputs/decode --pair snapkv=h2o --metric kl,loss_change
 \b
 In Python:
@@ -37,7 +36,7 @@ a file that is not a run, runs of different sources, no requested row of both wi
 GROUPS = {  # of the help
     "What is compared": ("pairs", "all_layers", "metrics"),
     "What counts as a change": ("tolerance", "level", "strict"),
-    "What is shown": ("names", "junit", "format_", "columns", "legend", "debug"),
+    "What is shown": ("junit", "format_", "columns", "legend", "debug"),
 }
 
 
@@ -91,7 +90,6 @@ class Grouped(click.Command):
     help="Two-sided significance level, for all rows of a table together.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided or missing.")
-@renaming
 @click.option(
     "--junit",
     metavar="FILE",
@@ -107,7 +105,6 @@ def compare(
     tolerance: float,
     level: float,
     strict: bool,
-    names: tuple[str, ...],
     junit: str | None,
     **shown: Any,
 ) -> None:
@@ -135,7 +132,6 @@ def compare(
     from ..gates.junit import check_report
     from ..records.read import left_out_note, malformed_notes
     from ..tables.console import Header
-    from ..tables.methods import check_names, nameable
     from .output import keep_cases
     from .streams import answer, note
 
@@ -148,9 +144,6 @@ def compare(
     if b is None and not pairs:
         raise UsageError("compare takes two runs, A and B, or one with --pair LEFT=RIGHT")
     records = [run.required() for run in runs]
-    methods = names_of(names, [nameable(run) for run in records])
-    for of in methods:
-        check_names([record for run in records for record in run], of)
     paths = (a, b or a)
     left_out = {
         line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)
@@ -158,7 +151,7 @@ def compare(
     for line, path in left_out.items():
         note(f"{line}: the last command did not ask for them; compare {path}/records.jsonl takes all")
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
-        comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers, methods)
+        comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers)
     malformed = [one for run in runs for one in run.malformed]
     if len(runs) == 2 and records[0] == records[1]:
         note("A and B have the same records: a run equals itself")

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ..environment import OWN, PREFIX
-from ..errors import UsageError, unknown
+from ..errors import unknown
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import ALL, NO_FIGURE, Output
@@ -53,30 +53,6 @@ shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
 drawing_options = taking([shown["style"], shown["title"], shown["svg_text"]])
 shown_options = taking([shown[name] for name in ("format_", "columns", "legend", "debug")])
-
-renaming = click.option(
-    "--rename",
-    "names",
-    multiple=True,
-    metavar="METHOD=NAME",
-    help="The name of a method in all that is shown, in place of the one that it has there; repeatable.",
-)
-
-
-def names_of(texts: Iterable[str], runs: Sequence[Sequence[str]]) -> list[dict[str, str]]:
-    """Of each run, given by the names of its methods, the other names of ``--rename``."""
-    from ..grammar.lists import short_name
-
-    names: dict[str, str] = {}
-    for text in texts:
-        method, equals, name = text.partition("=")
-        if not equals:
-            raise UsageError(f"--rename {text}: the form is METHOD=NAME, as mine.py:mine=Ours")
-        names[short_name(method.strip())] = name.strip()
-    known = dict.fromkeys(name for run in runs for name in run)
-    for name in names.keys() - known.keys():
-        raise unknown("method of --rename", name, known)
-    return [{name: names[name] for name in run if name in names} for run in runs]
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import click
 
 from ..experiments import plot_kinds
 from ..run.topics.showing import ALL
-from .options import check_shown, drawing_options, kinds_from, names_of, output_of, renaming, shown_options
+from .options import check_shown, drawing_options, kinds_from, output_of, shown_options
 
 if TYPE_CHECKING:
     from ..report import Report, Run
@@ -22,7 +22,6 @@ Examples:
   attnprobe report outputs/20261121-084512-error-1a2b3c
   attnprobe report outputs/RUN --format latex > table.tex
   attnprobe report outputs/RUN --plot maps --out elsewhere
-  attnprobe report outputs/RUN --rename mine.py:mine=Ours
   attnprobe report outputs/A outputs/B --out both
   attnprobe report outputs/RUN --plot papers --reference skyformer_fig1.csv
 \b
@@ -48,7 +47,6 @@ In Python:
     help="A paper's values, drawn as hollow markers in the figure papers. Columns: init, n, d, method, value, "
     "digitisation_uncertainty. Repeatable.",
 )
-@renaming
 @click.option(
     "--plot",
     "plots",
@@ -69,7 +67,6 @@ def report(
     runs: tuple[str, ...],
     metric: str | None,
     references: tuple[str, ...],
-    names: tuple[str, ...],
     plots: tuple[str, ...],
     out: str | None,
     style: str,
@@ -112,7 +109,6 @@ def report(
         )
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
-    opened = [run.renamed(of) for run, of in zip(opened, names_of(names, [run.methods for run in opened]), strict=True)]
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]

@@ -11,7 +11,6 @@ from ..experiments import defaults_of, is_method
 from ..files import Fields
 from ..grammar.lists import parts, short_name, with_commas
 from ..records.file import LOWER_BOUND
-from ..tables.methods import renamed
 from ..tables.numbers import method_label
 
 ARROW = " → "  # between the methods of a pair in the name of a row
@@ -20,9 +19,7 @@ DEMAND = re.compile(r"\s*d\s*=")  # of a budget, among options
 Related = list[dict[str, Any]]
 
 
-def related(
-    a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str], methods: Sequence[Mapping[str, str]] = ({},)
-) -> tuple[Related, Related, list[str]]:
+def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> tuple[Related, Related, list[str]]:
     """The cells of the left method of each pair in A, and of the right one in B, under the name of their pair.
 
     A pair is ``LEFT=RIGHT``, each as in ``--method``; options that are not written may have any value, if one method of
@@ -32,8 +29,7 @@ def related(
     the same in reverse.
 
     Args:
-        a, b: records or rows, with ``method``, ``options`` and ``d``. methods: of A and of B, their names in the name
-            of a pair where they are others.
+        a, b: records or rows, with ``method``, ``options`` and ``d``.
 
     Returns:
         the cells of A and those of B: copies with the name ``pair`` that is shown, with both ``sides`` as ``--pair``
@@ -49,8 +45,7 @@ def related(
         if a is b and left == right:
             raise UsageError(f"--pair {text}: both sides are the same cells")
         taken = [_cells(rows, side) for rows, side in ((a, left), (b, right))]
-        shown = zip(taken, (left, right), (methods[0], methods[-1]), strict=True)
-        name = ARROW.join(_side(renamed(rows[:1], names)[0], side[1])[0] for rows, side, names in shown)
+        name = ARROW.join(_side(rows[0], side[1])[0] for rows, side in zip(taken, (left, right), strict=True))
         budgets = [{row["d"] for row in rows} for rows in taken]
         free = left[1] is not None or right[1] is not None
         again = []

@@ -15,7 +15,6 @@ from ..frame.metric import METRICS
 from ..grammar.lists import spans
 from ..tables.duels import unproven
 from ..tables.long import Row
-from ..tables.methods import renamed
 from ..tables.numbers import method_label
 from ..tables.results import TOLERANCE
 from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sources
@@ -101,7 +100,6 @@ def compare_runs(
     names: tuple[str, str] = ("A", "B"),
     pairs: Sequence[str] = (),
     all_layers: bool = False,
-    methods: Sequence[Mapping[str, str]] = ({},),
 ) -> Comparison:
     """Compare the cells of run B with those of run A, from their records.
 
@@ -152,8 +150,6 @@ def compare_runs(
         level: the two-sided level, of all rows of a table together.
         pairs: methods to compare with one another, each ``LEFT=RIGHT``.
         all_layers: a row gathers all layers, with a head of each layer as a head; of error alone.
-        methods: of A and of B, or of both, other names of methods in all that is shown (see `renamed`); ``pairs`` has
-            the names of the records.
         names: the runs, as a refusal of one of them names it, such as their paths.
 
     Raises:
@@ -194,9 +190,8 @@ def compare_runs(
         a = timed_cells(a, rows_of_times)
         b = a if one_run else timed_cells(b, rows_of_times)
     if pairs:
-        a, b, repeated = related(a, b, pairs, methods)
+        a, b, repeated = related(a, b, pairs)
         notes += [f"--pair {text} repeats an earlier pair: counted once" for text in repeated]
-    a, b = renamed(a, methods[0]), renamed(b, methods[-1])
     runs = [cells_of(records, name, command, all_layers) for name, records in zip(names, (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes += of_intervals(*runs)

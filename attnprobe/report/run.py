@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from ..records.shapes import flat
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
 from ..tables.labels import identity, measured_words, scale_of, source_labels
-from ..tables.methods import check_names, nameable, renamed
 from ..tables.numbers import method_label
 
 if TYPE_CHECKING:
@@ -134,28 +133,6 @@ class Run:
         from .parts import plot_panel
 
         return plot_panel(self, kind, ax, panel, legend)
-
-    @property
-    def methods(self) -> list[str]:
-        """The names, without options, of the methods that `renamed` takes: all but yardsticks."""
-        return nameable(self.everything)
-
-    def renamed(self, names: Mapping[str, str]) -> Run:
-        """The run with other names of methods in its tables, figures and frame; options stay behind the names.
-
-        Values of papers are found by the names that attnprobe has.
-
-        Args:
-            names: by the method's name in the tables, without options, such as ``{"mine.py:mine": "Ours"}``.
-
-        Raises:
-            UsageError: no such method, a yardstick, a name with a sign of options or that another method has, or a run
-                of ``budget``, whose files load methods by their names.
-        """
-        check_names(self.everything, names)
-        if names and "budget" in self.records:
-            raise UsageError("a run of budget keeps the names of its methods: its files load methods by them")
-        return replace(self, records={command: renamed(group, names) for command, group in self.records.items()})
 
     def header(self, records: Sequence[Record]) -> Header:
         """The header of tables and figures: facts that all sources share once, the others for each source."""

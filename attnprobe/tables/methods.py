@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..errors import UsageError, unknown
 from ..files import Fields
 from ..frame.metric import ROUNDING as ROUNDING
 from ..records.file import LOWER_BOUND
@@ -25,7 +24,6 @@ YARDSTICKS = frozenset(
     )
 )
 
-FIXED = frozenset((*YARDSTICKS, "vmean", "exact", LOWER_BOUND))  # names that tables and figures know methods by
 
 FRAGILE = "rounding decides the sum that divides some rows; without a causal mask, guard=sampled replaces them"
 NEAR_COST = 1.1  # costs within this factor are about equal
@@ -93,34 +91,6 @@ def label(row: Fields) -> str:
     if row["method"] == LOWER_BOUND:
         return "lower bound"
     return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
-
-
-def nameable(records: Iterable[Fields]) -> list[str]:
-    """The names, without options, of the methods that `renamed` takes: all but yardsticks."""
-    names = dict.fromkeys(record.get("method") for record in records)
-    return [name for name in names if name is not None and name not in FIXED]
-
-
-def check_names(records: Sequence[Fields], names: Mapping[str, str]) -> None:
-    """Refuse other names of a run's methods that would mislead."""
-    kept = {*(record.get("of", record.get("method")) for record in records), *FIXED} - names.keys()
-    known = nameable(records)
-    for name, other in names.items():
-        if name not in known:
-            raise unknown("method", name, known)
-        if not other.strip() or set(other) & set(":=,→\n"):
-            raise UsageError(f"'{other}' cannot name {name}: write a name without : = , which options have")
-        if other in kept or list(names.values()).count(other) > 1:
-            raise UsageError(f"'{other}' cannot name {name}: another method has that name")
-
-
-def renamed(records: Iterable[R], names: Mapping[str, str]) -> list[R]:
-    """The records with other names of methods, without options, such as ``{"mine.py:mine": "Ours"}``."""
-    fields = [
-        {field: names.get(record[field], record[field]) for field in ("method", "of") if field in record}
-        for record in records
-    ]
-    return [{**record, **named} for record, named in zip(records, fields, strict=True)]  # type: ignore[misc]
 
 
 def mark(row: Fields) -> str:

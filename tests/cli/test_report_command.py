@@ -513,39 +513,3 @@ def test_spectra_without_optional_fields_are_shown(run, tmp_path):
     (tmp_path / "r/records.jsonl").write_text("\n".join(lines) + "\n")
     code, out, err = run("report", tmp_path / "r", "--plot", "none")
     assert code == 0 and "values by rank" in out, err
-
-
-# --- other names of methods
-
-
-@pytest.mark.parametrize("command", [one for one in golden.COMMANDS if one not in ("budget", "stability")])
-def test_a_renamed_run_says_what_the_run_says_with_other_names(run, tmp_path, command):
-    shutil.copytree(golden.RUNS / command, "r")
-    methods = open_run("r").methods
-    before = run("report", "r", "--format", "md")[1]
-    names = [f"--rename={name}={name.upper().replace(':', '.')}" for name in methods]
-    code, after, err = run("report", "r", "--format", "md", *names)
-    assert code == 0, err
-    assert after.upper() == before.upper().replace("TORCH:", "TORCH.")
-    assert not methods or after != before
-    assert not any(re.search(rf"\| {name}\b", after) for name in methods)
-
-
-def test_names_that_would_mislead_are_refused(run, tmp_path):
-    shutil.copytree(golden.RUNS / "error", "r")
-    one, two = open_run("r").methods[:2]
-    for names, message in {
-        ("vmean=Mean",): "unknown method of --rename 'vmean'",
-        (f"{one}",): "the form is METHOD=NAME",
-        (f"{one}={two}",): "another method has that name",
-        (f"{one}=A", f"{two}=A"): "another method has that name",
-        (f"{one}=softmax",): "another method has that name",
-        (f"{one}=A:d=3",): "without : = ,",
-        (f"{one}=",): "write a name",
-    }.items():
-        code, _, err = run("report", "r", *(f"--rename={name}" for name in names))
-        assert code == 2 and message in one_line(err)
-    shutil.copytree(golden.RUNS / "budget", "b")
-    name = open_run("b").methods[0]
-    code, _, err = run("report", "b", f"--rename={name}=A")
-    assert code == 2 and "budget keeps the names" in one_line(err)

@@ -496,8 +496,7 @@ def test_the_command_compares_within_a_run_and_exits_with_1_if_the_right_one_is_
     assert command("compare", "a", "--pair", "blr=blr:block=64")[0] == 0
 
 
-def test_other_names_are_shown_and_pairs_are_written_as_before(command, write):
-    """Also a hint of costs has a pair as the command takes it."""
+def test_a_hint_of_costs_has_a_pair_as_the_command_takes_it(command, write):
     costs = {8: 0.1, 16: 0.2, 32: 0.4}
     cells = [
         cell(WORSE, method, d, options=options, metrics={METRIC: WORSE, "visited_fraction": [cost * factor] * 8})
@@ -509,24 +508,6 @@ def test_other_names_are_shown_and_pairs_are_written_as_before(command, write):
     code, before, err = command(*given, "--format", "md")
     hint = "m.py:f:d=16=window:causal=True,d=8"
     assert code == 0 and hint in before
-    code, after, said = command(*given, "--format", "md", "--rename", "./m.py:f=Ours", "--rename=window=Near")
-    assert code == 0 and said == err
-    shown = before.replace("m.py:f →", "Ours →").replace("→ window", "→ Near")
-    assert after == shown != before and hint in after
-    for name, says in {"m.py:g=A": "unknown method of --rename 'm.py:g'", "m.py:f=topk": "another method has"}.items():
-        code, _, err = command(*given, "--rename", name)
-        assert code == 2 and says in err
-
-
-def test_one_method_under_two_names_is_compared_under_a_third(command, write):
-    write("a", run(BETTER, WORSE, method="v1.py:f"))
-    write("b", run(BETTER, BETTER, method="v2.py:f"))
-    assert command("compare", "a", "b")[0] == 2
-    code, out, _ = command("compare", "a", "b", "--rename", "v1.py:f=Ours", "--rename", "v2.py:f=Ours")
-    assert code == 0 and "Ours" in out and ".py" not in out
-    write("c", run(BETTER, BETTER, method="window"))
-    code, _, err = command("compare", "a", "c", "--rename", "v1.py:f=window")
-    assert code == 2 and "another method has that name" in err
 
 
 def test_mass_of_a_method_that_uses_every_key_is_no_quality():
