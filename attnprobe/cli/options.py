@@ -51,7 +51,7 @@ def taking(options: Sequence[Option]) -> Decorator:
 
 shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
-drawing_options = taking([shown["style"], shown["title"], shown["svg_text"]])
+style_option = taking([shown["style"]])
 shown_options = taking([shown[name] for name in ("format_", "columns", "legend", "debug")])
 
 

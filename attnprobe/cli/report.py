@@ -10,7 +10,7 @@ import click
 
 from ..experiments import plot_kinds
 from ..run.topics.showing import ALL
-from .options import check_shown, drawing_options, kinds_from, output_of, shown_options
+from .options import check_shown, kinds_from, output_of, shown_options, style_option
 
 if TYPE_CHECKING:
     from ..report import Report, Run
@@ -61,7 +61,7 @@ In Python:
     help="The folder for tables/, figures/ and report.html. With several runs, each has its own folder in it. "
     "[default: the run's folder; required with several runs]",
 )
-@drawing_options
+@style_option
 @shown_options
 def report(
     runs: tuple[str, ...],
@@ -70,8 +70,6 @@ def report(
     plots: tuple[str, ...],
     out: str | None,
     style: str,
-    title: bool | None,
-    svg_text: bool,
     **shown: Any,
 ) -> None:
     """Rebuild every table and figure of a run from its records alone.
@@ -127,7 +125,7 @@ def report(
     reports = []
     for run, folder in zip(opened, folders, strict=True):
         with reading(run.path, UsageError, ": cannot be shown"):
-            shown_views = views(run, metric, papers, Drawing(style, title, svg_text))
+            shown_views = views(run, metric, papers, Drawing(style))
             for line in run.notes:
                 note(line)
             for view in shown_views:

@@ -66,15 +66,11 @@ class Drawing:
 
     Attributes:
         style: a name of `STYLES`, or a style of matplotlib's, by its name or as ``FILE.mplstyle``: what it sets wins
-            over our look, and the rest is as in a paper. title: whether the title stands above the figure; None is for
-            slides alone. svg_text: whether texts of SVG are texts, in the reader's fonts, not paths. facts: what
-            captions say of the run, a line each: model, text, fallbacks, version, command. collected: takes the
-            figures in the place of files.
+            over our look, and the rest is as in a paper. facts: what captions say of the run, a line each: model,
+            text, fallbacks, version, command. collected: takes the figures in the place of files.
     """
 
     style: str = "paper"
-    title: bool | None = None
-    svg_text: bool = False
     facts: Sequence[str] = ()
     collected: list[Any] | None = None
 
@@ -106,8 +102,8 @@ class Drawing:
 
     @property
     def titled(self) -> bool:
-        """Whether the title stands above the figure; in a paper, the caption says it."""
-        return self.style == "slide" if self.title is None else self.title
+        """Whether the title stands above the figure, as on slides; in a paper, the caption says it."""
+        return self.style == "slide"
 
 
 def _theirs() -> dict[str, str]:

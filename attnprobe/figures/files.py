@@ -118,8 +118,6 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
         matplotlib.rcParams.update(drawing.theirs)
         if same_color(matplotlib.rcParams["grid.color"], matplotlib.rcParams["text.color"]):  # louder than curves
             matplotlib.rcParams["grid.color"] = on_background(GRID)
-        if drawing.svg_text:
-            matplotlib.rcParams["svg.fonttype"] = "none"
         yield
 
 

@@ -195,7 +195,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     "odd-figures": [
         f"report {run}/ODD --plot all {how} --format csv --columns n"
         for how, some in (
-            ("--title", ("error", "condition", "theory", "stability")),
+            ("--style paper", ("error", "condition", "theory", "stability")),
             ("--style slide", ("spectrum", "budget", "inject", "inject-decode")),
         )
         for run in some

@@ -25,7 +25,7 @@ class Output:
     @property
     def drawing(self) -> Drawing:
         """The look of figures."""
-        return Drawing(self.style, self.title, self.svg_text)
+        return Drawing(self.style)
 
     format_: str = shown(
         "table", "Format of the output on stdout.", flag="--format", metavar="table|json|jsonl|csv|md|latex|github"
@@ -45,12 +45,6 @@ class Output:
         "methods.",
         metavar="paper|slide|NAME|FILE.mplstyle",
     )
-    title: bool | None = shown(
-        None,
-        "Write a title above each figure, or none. [default: on slides alone; the caption file has it]",
-        flag="--title/--no-title",
-    )
-    svg_text: bool = shown(False, "Keep texts of SVG files as texts, to be edited and shown in the reader's fonts.")
     dry_run: bool = shown(
         False, "Print the cells, how many are done, and an estimate of time and memory. Measure nothing.", in_file=False
     )

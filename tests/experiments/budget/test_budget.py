@@ -667,7 +667,7 @@ def test_methods_on_one_layer_are_the_rows_of_a_map_and_others_stand_side_by_sid
         for layer in range(layers)
     ]
     rows = [{**row, "d": 8 + row["head"]} for row in budget_rows(records) if row["epsilon"] == 0.8]
-    paths = budget_figures(rows, Drawing("paper", False, ()), tmp_path)
+    paths = budget_figures(rows, Drawing("paper"), tmp_path)
     (svg,) = [path for path in paths if path.suffix == ".svg"]
     wide, tall = (float(side) / 72 for side in re.search(r'width="(.*?)pt" height="(.*?)pt"', svg.read_text()).groups())
     assert wide == pytest.approx(size[0]) and tall <= size[1]
@@ -691,7 +691,7 @@ def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
     first = open_run(golden.RUNS / "budget").records["budget"][0]
     rows = budget_rows([{**first, "method": name, "options": {}} for name in ("one", "other")])
     shown = [{**row, "d": None, "most": 16 if row["method"] == "one" else 64} for row in rows]
-    (path,) = [one for one in budget_figures(shown, Drawing("paper", False, ()), tmp_path) if one.suffix == ".svg"]
+    (path,) = [one for one in budget_figures(shown, Drawing("paper"), tmp_path) if one.suffix == ".svg"]
     text = path.read_text()
     assert "no d up to 64 is enough" in text and "<!-- no d up to 64 -->" in text and "up to 16" not in text
 
@@ -705,7 +705,7 @@ def test_a_figure_says_its_n_above_its_maps(tmp_path):
 def test_equal_budgets_have_a_colour_between_the_ends_of_the_scale():
     rows = [{**row, "d": 8} for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"])]
     rows = [{**row, "head": head} for row in rows if row["head"] is not None for head in range(60)]
-    scale = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("paper", False, ())).scale
+    scale = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("paper")).scale
     assert scale.low < 8 < scale.high
 
 
@@ -714,7 +714,7 @@ def test_a_cell_says_at_most_where_its_own_method_tried_no_smaller_budget():
 
     rows = [row for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"]) if row["head"] is not None]
     rows = [{**row, "d": 8, "least": least, "method": f"from {least}"} for row in rows for least in (4, 8)]
-    panels = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("slide", False, ()))
+    panels = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("slide"))
     for least, text in ((4, "8"), (8, "≤8")):
         axis = Figure().add_subplot()
         (words, *_) = panels.draw(axis, [row for row in rows if row["least"] == least])

@@ -352,8 +352,8 @@ def test_few_methods_have_lines_and_bounds_of_dots_have_the_colours_of_their_bud
 def test_what_all_panels_share_stands_once_above_them(tmp_path, pages):
     error_figure(*a_run_of_families(), Drawing(), tmp_path)
     alone = [cell("skyformer", 16), cell("vmean", None)]
-    for title in (None, True):
-        error_figure(*summarise(alone), Drawing(title=title), tmp_path)
+    for style in ("paper", "slide"):
+        error_figure(*summarise(alone), Drawing(style), tmp_path)
     assert [page.axes[0].get_title() for page in pages[1:]] == ["", ""]
     headings = [page.get_suptitle().replace("\u00a0", " ").replace("\n", " ") for page in pages]
     assert headings[:2] == ["layer 0, n = 64", "layer 0, n = 64, d = 16"]
