@@ -53,6 +53,10 @@ def lines_of(drawn, panel=0):
     return drawn.axes[panel].get_lines()
 
 
+def titles(*drawn):
+    return [axis.get_title().replace("\u00a0", " ") for sheet in drawn for axis in sheet.axes]
+
+
 def texts(drawn):
     return [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
 
@@ -99,7 +103,7 @@ def test_a_line_is_the_median_of_each_budget():
 def test_rows_without_a_budget_are_in_all_panels_and_a_line_from_end_to_end():
     rows = frame(two_methods(), two_methods(layer=1), heads("window", [0.3], None))
     drawn = draw(rows, ERRORS)
-    assert [axis.get_title() for axis in drawn.axes] == ["layer 0", "layer 1"]
+    assert titles(drawn) == ["layer 0", "layer 1"]
     flat = [line for line in lines_of(drawn) if set(line.get_ydata()) == {0.3}]
     assert flat and flat[0].get_xdata().tolist() == pytest.approx(list(drawn.axes[0].get_xlim()))
     by_budget = draw(rows, Figure("f", "", x="head", y=ERROR, marks=("line",), columns=("d",)))
@@ -108,7 +112,7 @@ def test_rows_without_a_budget_are_in_all_panels_and_a_line_from_end_to_end():
 
 def test_values_of_different_sources_are_never_in_one_panel():
     drawn = draw(frame(two_methods(), two_methods(n=128)), ERRORS)
-    assert [axis.get_title() for axis in drawn.axes] == ["$n$ = 64", "$n$ = 128"]
+    assert titles(drawn) == ["$n$ = 64", "$n$ = 128"]
 
 
 def test_points_with_bad_rows_are_hollow_and_those_above_d_half_filled():
@@ -191,7 +195,7 @@ def test_values_of_papers_are_drawn_where_they_match_and_counted():
 def test_several_measured_columns_have_panels_with_their_own_scale():
     rows = two_methods().assign(kl=5.0)
     drawn = draw(rows, Figure("f", "", x="d", y=(ERROR, "kl"), marks=("line",)))
-    assert [axis.get_title() for axis in drawn.axes] == ["relative output error", "KL divergence"]
+    assert titles(drawn) == ["relative output error", "KL divergence"]
     assert drawn.axes[1].get_ylim()[0] > 4
 
 
@@ -226,8 +230,7 @@ def test_more_panels_than_a_slide_has_room_for_are_further_sheets():
     rows = frame(*(two_methods(layer=layer) for layer in range(12)))
     drawn = sheets(rows, ERRORS, "slide")
     assert len(drawn) > 1
-    titles = [axis.get_title() for sheet in drawn for axis in sheet.axes if axis.get_visible()]
-    assert titles == [f"layer {layer}" for layer in range(12)]
+    assert titles(*drawn) == [f"layer {layer}" for layer in range(12)]
 
 
 def test_an_axis_gets_one_panel_and_keeps_its_figure():
