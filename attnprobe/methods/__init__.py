@@ -145,6 +145,8 @@ def _arguments(
     chosen = entry.check(target, options)
     entry.check_form(inner.causal, inner.sliding_window is not None)
     d = entry.check_budget(d, inner.n_q, inner.n_k)
+    if entry.square and not inner.square:
+        raise Unsupported(f"{entry.name}: its queries are the tokens in their order, and these have other positions")
     streams = Streams(seed, entry.name, qkv.layer, qkv.window)
     return d, {"streams": streams, "target": target, **chosen}
 
