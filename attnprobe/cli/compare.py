@@ -36,7 +36,7 @@ a file that is not a run, runs of different sources, no requested row of both wi
 GROUPS = {  # of the help
     "What is compared": ("pairs", "all_layers", "metrics"),
     "What counts as a change": ("tolerance", "level", "strict"),
-    "What is shown": ("junit", "format_", "columns", "legend", "debug"),
+    "What is shown": ("junit", "format_", "columns", "debug"),
 }
 
 

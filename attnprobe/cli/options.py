@@ -52,7 +52,7 @@ def taking(options: Sequence[Option]) -> Decorator:
 shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
 style_option = taking([shown["style"]])
-shown_options = taking([shown[name] for name in ("format_", "columns", "legend", "debug")])
+shown_options = taking([shown[name] for name in ("format_", "columns", "debug")])
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
@@ -118,7 +118,7 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
 
 def as_shown(output: Output) -> dict[str, Any]:
     """The arguments of `View.text`."""
-    return {"format": output.format_, "columns": output.columns or (), "full": output.legend}
+    return {"format": output.format_, "columns": output.columns or ()}
 
 
 def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:

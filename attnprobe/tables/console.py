@@ -42,15 +42,15 @@ class Header:
         return [*lines, *self.remarks]
 
 
-def print_header(line: Callable[[str, str], None], header: Header, full: bool) -> None:
+def print_header(line: Callable[[str, str], None], header: Header) -> None:
     """Print what was measured in plain words, new warnings, and statistics of the inputs, a line each.
 
     Args:
-        line: prints a line in a style. full: whether all facts of the source follow.
+        line: prints a line in a style.
     """
     if header.first:
         line(header.first, "bold")
-    for fact in header.facts if full or not header.first else header.remarks:
+    for fact in header.remarks if header.first else header.facts:
         line(short_hashes(fact), "")
     for warning in header.warnings:
         if warning not in header.announced:

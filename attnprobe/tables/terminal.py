@@ -30,11 +30,10 @@ def plain_tables(
     header: Header,
     run: str | None = None,
     width: int | None = None,
-    full: bool = False,
     marked: bool = True,
     result: str = "",
 ) -> str:
-    """Tables with the header above and the legend below.
+    """Tables with the header above and the legend below, which has `LEGEND_LINES` lines on the shown columns.
 
     Columns of words are on the left, others are aligned at the decimal point. A terminal shows the first word of
     several lines once. A pipe has it on each line, so that lines can be searched. A table that is wider than the
@@ -45,8 +44,6 @@ def plain_tables(
         legend: sentences before those on columns. marked: whether a sentence explains signs and bold cells.
         result: of all tables, in sentences.
         width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
-        full: whether the header has all provenance and the legend all facts on every column. Otherwise the legend has
-            `LEGEND_LINES` lines on the shown columns.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = width or stdout_width()
@@ -66,7 +63,7 @@ def plain_tables(
     def line(text: str, style: str = "") -> None:
         console.print(Text(text, style=style), width=room, soft_wrap=not limited)
 
-    print_header(line, header, full)
+    print_header(line, header)
     for table, one in zip(tables, drawn, strict=True):
         console.print()
         if table.caption:
@@ -89,13 +86,8 @@ def plain_tables(
     left_out = list(dict.fromkeys(column.title if column.name in present else column.name for column in hidden))
     if marked:
         legend = [*marks_legend(tables, bold=terminal), *legend]
-    if full:
-        every = [column for table in tables for column in table.columns]
-        lines = [*legend, *(entry.text for entry in legend_of(every, full=True))]
-    else:
-        entries = [*map(Entry, legend), *legend_of(columns)]
-        lines = _legend(entries, left_out, min(room, max(80, min(needed, 120))))
-    for one in lines:
+    entries = [*map(Entry, legend), *legend_of(columns)]
+    for one in _legend(entries, left_out, min(room, max(80, min(needed, 120)))):
         line(one, "dim")
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
@@ -103,31 +95,17 @@ def plain_tables(
 
 
 def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> list[str]:
-    """As many entries as `LEGEND_LINES` lines hold, then a line about the others."""
+    """As many entries as `LEGEND_LINES` lines hold, then a line that names columns left out and where the rest is."""
     shown: list[str] = []
-    unexplained: list[str] = []
+    rest = False
     for entry in entries:
         if len(_wrapped([*shown, entry.text], width)) <= LEGEND_LINES:
             shown.append(entry.text)
         else:
-            unexplained += entry.names or ["the rest"]
-    return [*_wrapped(shown, width), *_pointer(left_out, [*dict.fromkeys(unexplained)], width)]
-
-
-def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) -> list[str]:
-    """Hidden columns by name, and unexplained ones by name if the names fit on that line, else by number.
-
-    >>> [*_pointer(["family"], [], 80), *_pointer(["family"], ["time"], 80), *_pointer(["family"], ["time"], 40)]
-    ['Left out: family (--columns, --legend)', 'Left out: family (--columns). --legend explains time', \
-'Left out: family (--columns). --legend', 'explains 1 more']
-    """
-    options = "--columns" if unexplained else "--columns, --legend"
-    hidden = [f"Left out: {', '.join(left_out)} ({options})"] if left_out else []
-    named = [f"--legend explains {', '.join(unexplained)}"] if unexplained else []
-    more = "the rest" if unexplained == ["the rest"] else f"{len(unexplained)} more"
-    counted = [f"--legend explains {more}"] if unexplained else []
-    line = ". ".join([*hidden, *named])
-    return _wrapped([line if cell_len(line) <= width else ". ".join([*hidden, *counted])], width)
+            rest = True
+    pointers = [f"Left out: {', '.join(left_out)} (--columns)."] if left_out else []
+    pointers += ["--format md explains the rest."] if rest else []
+    return [*_wrapped(shown, width), *_wrapped(pointers, width)]
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[str]:

@@ -101,7 +101,6 @@ class View:
         format: str,
         width: int | None = None,
         columns: Sequence[str] = (),
-        full: bool = False,
         above: Sequence[str] = (),
     ) -> str:
         """The view in a format, without a final newline.
@@ -114,7 +113,6 @@ class View:
             columns: names of the columns to show, in this order; of ``csv`` the names of its fields. A table that has
                 none of them beside its key columns is left out.
             above: lines of Markdown that stand first in ``github``, the summary of a CI job.
-            full: whether ``table`` has the full legend and provenance, as ``md`` and ``latex`` have.
 
         Raises:
             UsageError: an unknown format or column, or columns of a format that has none.
@@ -145,7 +143,6 @@ class View:
                 chosen.header,
                 chosen.run,
                 width,
-                full,
                 result=self.result if len(self.tables) > 1 else "",
             )
         if format == "github":

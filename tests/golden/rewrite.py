@@ -147,7 +147,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     ],
     "compare-layers": [
         f"compare error-rows error-rows/LATER --level 0.2 --format {one}"
-        for one in ("table --legend", "github", "latex")
+        for one in ("table", "github", "latex")
     ],
     "compare-requested": [
         *("compare error-rows/LESS error-rows --strict", "compare error-rows error-rows/LESS"),
@@ -163,7 +163,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     "compare-inject": [
         "compare inject inject/LATER",
         "compare inject --pair skyformer=linear --format md",
-        "compare inject-decode inject-decode/LATER --metric kl,loss,top1_agreement --legend",
+        "compare inject-decode inject-decode/LATER --metric kl,loss,top1_agreement",
         "compare inject-decode --pair topk=window --metric kl,loss_change",
     ],
     "compare-bench": [
@@ -183,7 +183,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         f"report {run} --plot none --format {one}"
         for run, one in (
             ("error", "github"),
-            ("error", "table --legend"),
+            ("error", "table"),
             ("inject", "latex"),
             ("theory", "github"),
             ("stability", "latex"),

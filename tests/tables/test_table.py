@@ -158,12 +158,8 @@ def test_the_legend_has_three_lines_and_explains_what_is_shown():
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n\n")[-1].splitlines()
     assert lines[0].startswith("A sentence. column 0: what column 0 is.")
     assert "what column 5 is" not in text and all(len(line) <= 60 for line in lines)
-    pointer = f"Left out: {', '.join(names[6:])} (--columns). --legend explains 1 more"
+    pointer = f"Left out: {', '.join(names[6:])} (--columns). --format md explains the rest."
     assert " ".join(lines[LEGEND_LINES:]) == pointer
-    marks = plain_tables([table], ["A sentence. " * 30] * 2, Header(), width=200)
-    assert "--legend explains 13 more" in marks  # 12 columns, and the sentences once
-    whole = plain_tables([table], ["A sentence."], Header(), width=60, full=True)
-    assert all(f"{name}: what {name} is." in whole for name in names) and "A sentence." in whole
 
 
 PLAIN = {"method", "family", "d", "n", "layer", "weights", "matrix", "status", "kernel"}
@@ -185,18 +181,15 @@ def test_the_legend_explains_each_shown_column_or_points_to_its_explanation(widt
     shown = [name for name in names if name in table]
     unexplained = [name for name in shown if f"{name}: what {name} is." not in legend]
     assert len(shown) >= min(6, width // 10)
-    pointers = (f"--legend explains {', '.join(unexplained)}", f"--legend explains {len(unexplained)} more")
-    assert not unexplained or legend.endswith(pointers)
-    assert unexplained or "--legend explains" not in legend
+    assert bool(unexplained) == legend.endswith("--format md explains the rest.")
 
 
-def test_plain_words_stand_first_and_provenance_where_the_whole_is_asked_for():
+def test_plain_words_stand_first_in_the_place_of_provenance():
     header = Header(
         lines=["model: m, sha256 0"], warnings=["a fallback", "another"], first="M on T", announced=["another"]
     )
-    short, whole = (plain_tables([], [], header, full=full).splitlines() for full in (False, True))
-    assert short[:2] == ["M on T", "! a fallback"] and "! another" not in short
-    assert whole[:3] == ["M on T", "model: m, sha256 0", "! a fallback"]
+    lines = plain_tables([], [], header).splitlines()
+    assert lines[:2] == ["M on T", "! a fallback"] and "! another" not in lines
 
 
 ROW = {"cond": {"median": 4.42e7}, "share": 0.25, "bytes": 3 * 2**20, "d": 8, "steps": [0.5, None], "null": None}
@@ -268,7 +261,7 @@ def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
     symbols = "‖∂M⁻¹/∂M‖₂ ‖I − MZ_t‖_F/√d SᵀC̄S + γI Ā σ16 |D~/D − 1| ≤ 2 ± 3e-5 ⪯ λ½ ●∇η ∞ ✗ × – ≈"
     assert tex(symbols).isascii() and tex(symbols).count("$") % 2 == 0
     assert tex("".join(TEXT)) == r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbar{}{[}"
-    assert tex("0.1 – 0.3 (--legend)") == r"0.1 -- 0.3 (-{}-legend)"
+    assert tex("0.1 – 0.3 (--columns)") == r"0.1 -- 0.3 (-{}-columns)"
 
 
 def test_latex_has_every_row_and_the_reasons_of_marked_ones_in_its_note():

@@ -37,7 +37,6 @@ class Output:
         metavar="NAME,…",
         parse=words,
     )
-    legend: bool = shown(False, "Explain every column, and show where Q, K and V come from in full.")
     style: str = shown(
         "paper",
         "The look of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "

@@ -878,8 +878,8 @@ def test_an_encoder_decoder_predicts_no_words_and_has_any_number_of_positions(as
 @pytest.mark.parametrize(("layers", "there"), [("0-4", False), ("all", True)])
 def test_the_legend_explains_the_correlation_where_there_is_one(run, texts, layers, there):
     where = ("--model", "minilm", "--text", texts["words"], "--n", N, "--device", "cpu", "--layer", layers)
-    code, out, _ = run("inject", *where, "--method", "vmean", "--per-layer", "--legend")
-    assert code == 0 and ("Spearman" in out) == there == (" ρ\n" in out)
+    code, out, _ = run("inject", *where, "--method", "vmean", "--per-layer", "--format", "md")
+    assert code == 0 and ("Spearman" in out) == there == ("| ρ |" in out)
 
 
 def test_logits_in_chunks_give_what_they_give_at_once(monkeypatch):
