@@ -27,6 +27,7 @@ from .looks import (
     MAP,
     PAGE,
     Look,
+    folded,
     grows,
     label_of,
     looks_of,
@@ -103,12 +104,17 @@ def height_of(data: Data, panels: Sequence[Panel], width: float) -> float:
     size, figure = rcParams["font.size"] / INCH, data.figure
     if figure.square:
         return 0.9 * width
-    column = str(figure.y)
     if figure.value or data.sideways:
-        return size * (
-            LINE * len(data.words(column)) * (1.4 if len(data.shades) > 2 or EACH in figure.points else 1.0) + 1.5
-        )
+        texts = texts_of(data, str(figure.y))
+        crowded = len(data.shades) > 2 or EACH in figure.points or any("\n" in text for text in texts)
+        return size * (LINE * len(texts) * (1.4 if crowded else 1.0) + 1.5)
     return size * TALL
+
+
+def texts_of(data: Data, column: str) -> list[str]:
+    """The texts of an axis of words."""
+    words = data.words(column)
+    return [ALL.get(column, str(word)) if pd.isna(word) else folded(text_of(word, column)) for word in words]
 
 
 class Sheet:
@@ -149,13 +155,13 @@ class Sheet:
         for axis in axes[len(self.panels) :]:
             axis.remove()
         axes = axes[: len(self.panels)]
-        width = axes[0].figure.get_size_inches()[0] / across
+        width, size = axes[0].figure.get_size_inches()[0] / across, rcParams["font.size"] / INCH
         for number, (axis, panel) in enumerate(zip(axes, self.panels, strict=True)):
             if self.norm:
-                cells(axis, self.data, panel, self.norm, self.legend)
+                cells(axis, self.data, panel, self.norm, self.legend, most=max(3, int(0.3 * width / size)))
             else:
                 brush = Brush(axis, self.data, panel, self.plot.looks, self.legend)
-                self._scale(axis, panel, brush, width)
+                self._scale(axis, panel, brush, most=max(3, min(7, int(0.22 * width / size))))
                 brush.draw()
             self._title(axis, panel, number, across, width)
         if self.norm:
@@ -169,21 +175,24 @@ class Sheet:
         entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
         below = _place(drawn, entries, width) + 0.3 * size if entries else 0.0
         x, y = self._names()
-        bottom, top = below + (LINE * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
+        bottom, top = below + (1.2 * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
         if grows(self.style):
             tall = lines * (height_of(self.data, self.panels, width / across) + LINE * size) + bottom + 1.5 * size
             height = max(tall, height) if len(self.panels) == 1 and not self.norm else tall
             drawn.set_size_inches(width, height)
         look = {"fontsize": rcParams["axes.labelsize"]}
-        label = drawn.text(0.0, (bottom + height - top) / 2 / height, y, rotation=90, ha="left", va="center", **look)
+        middle = (bottom + height - top) / 2 / height
+        label = drawn.text(0.3 * size / width, middle, y, rotation=90, ha="left", va="center", **look)
         if label.get_window_extent(drawn.canvas.get_renderer()).height > 0.9 * (height - bottom - top) * drawn.dpi:
             label.set_text(y.replace("  ", "\n", 1))
-        left = y and label.get_window_extent(drawn.canvas.get_renderer()).width / drawn.dpi / width
-        drawn.text(0.5 + float(left or 0.0) / 2, below / height, x, ha="center", va="bottom", **look)
+        left = 0.0
+        if y:
+            box = label.get_window_extent(drawn.canvas.get_renderer())
+            left = (box.width / drawn.dpi + 0.4 * size) / width
+        drawn.text(0.5 + left / 2, below / height, x, ha="center", va="bottom", **look)
         if top:
             drawn.suptitle(self.figure.title, x=0.01, ha="left")
-        rect = (left or 0.0, bottom / height, 1 - (left or 0.0), 1 - bottom / height)
-        drawn.get_layout_engine().set(rect=rect)
+        drawn.get_layout_engine().set(rect=(left, bottom / height, 1 - left, 1 - bottom / height))
 
     def _norm(self) -> Normalize:
         """The scale of colours of all sheets: at most `DECADES` of a logarithmic one."""
@@ -192,15 +201,15 @@ class Sheet:
         low, high = ends_of(values, is_log)
         return LogNorm(max(low, high / 10.0**DECADES), high, clip=True) if is_log else Normalize(low, high, clip=True)
 
-    def _scale(self, axis: Any, panel: Panel, brush: Brush, width: float) -> None:
-        """The scales, limits and ticks of a panel."""
+    def _scale(self, axis: Any, panel: Panel, brush: Brush, most: int) -> None:
+        """The scales, limits and ticks of a panel, of which x has at most so many."""
         sides = ("y", "x") if self.data.sideways else ("x", "y")
         for side, column, ends in zip(sides, (panel.along, panel.measured), (brush.along, brush.values), strict=True):
-            one, limit = getattr(axis, f"{side}axis"), getattr(axis, f"set_{side}lim")
+            ticks, limit = getattr(axis, f"{side}axis"), getattr(axis, f"set_{side}lim")
             if column == panel.along and self.data.is_words(column):
-                words = self.data.words(column)
-                one.set_major_locator(FixedLocator(range(len(words))))
-                one.set_ticklabels([ALL.get(column, str(word)) if pd.isna(word) else text_of(word) for word in words])
+                texts = texts_of(self.data, column)
+                ticks.set_major_locator(FixedLocator(range(len(texts))))
+                ticks.set_ticklabels(texts)
                 axis.tick_params(axis=side, length=0)
                 axis.grid(False, axis=side)
                 limit(*(reversed(ends) if side == "y" else ends))
@@ -208,11 +217,9 @@ class Sheet:
             is_log = column in self.figure.log
             getattr(axis, f"set_{side}scale")("log" if is_log else "linear")
             limit(*ends)
-            values = (
-                self.data.rows[column].dropna().unique() if column == panel.along and column in panel.points else ()
-            )
-            most = int(width / (4.5 * rcParams["font.size"] / INCH)) if side == "x" else 7
-            set_ticks(one, ends, is_log, sorted(values), max(3, min(7, most)))
+            is_key = column == panel.along and column in panel.points
+            values = self.data.rows[column].dropna().unique() if is_key else ()
+            set_ticks(ticks, ends, is_log, sorted(values), most if side == "x" else 7)
 
     # -- words
 
@@ -266,8 +273,10 @@ def _words(place: Sequence[tuple[str, Any]]) -> str:
 
 def _place(drawn: Any, entries: dict[str, Any], width: float) -> float:
     """Put the legend below the panels, in as many columns as fit; returns its height in inches."""
+    letters = int(width * INCH / (LETTER * size_of("legend.fontsize"))) - 6
+    labels = [textwrap.fill(label, letters) for label in entries]
     for columns in range(min(6, len(entries)), 0, -1):
-        legend = drawn.legend(entries.values(), entries.keys(), loc="lower center", ncols=columns, borderaxespad=0.2)
+        legend = drawn.legend(entries.values(), labels, loc="lower center", ncols=columns, borderaxespad=0.2)
         box = legend.get_window_extent(drawn.canvas.get_renderer())
         if box.width <= 0.98 * width * drawn.dpi or columns == 1:
             return box.height / drawn.dpi

@@ -1,4 +1,4 @@
-"""How figures look: styles, colours, markers, and what marks are called in legends.
+"""How figures look: styles, colours, markers, ticks, and what values are called.
 
 `styled` sets a style. `looks_of` gives each method of a run its colour and marker, the same in all of its figures.
 """
@@ -29,6 +29,7 @@ STYLES = ("paper", "slide")
 MPLSTYLE = ".mplstyle"
 PAGE = 9.0  # inches: the largest height of a figure in a paper
 Ends = tuple[float, float]
+MOST_MINOR = 1e6  # of the ends of an axis with small ticks, the ratio
 
 # They differ for readers with red-green or blue-yellow blindness too.
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -40,6 +41,7 @@ FLAT = (0, (4, 1.2, 1, 1.2))  # the line of a method that has no d, where x is d
 MAP = "YlGnBu"  # of heat maps
 GREY, PALE, EMPTY = "#444444", "#c8c8c8", "#dddddd"
 UNITS = {"bytes": "MiB"}  # of axes; see `points.SCALES`
+LONG = 20  # letters of a name in one line
 PALEST = 0.4  # the share of a colour in its palest tint
 
 
@@ -74,39 +76,25 @@ FIXED: Mapping[str, Look] = {  # in every run
     "vacuous": Look("#c4c4c4", "v"),
     "assumption not met": Look("#f2f2f2", "^"),
 }
-TITLES = {  # of yardsticks, of the exact matrices, and of cores that methods invert
-    **{"vmean": "V-Mean", "lower-bound": "lower bound", "exact": "exact attention"},
-    **{
-        "A": r"$A=\exp(S)$",
-        "B": "$B$, softmax",
-        "C": "$C$, Gaussian",
-        "output": "output $BV$",
-        "softmax": "softmax $B$",
-    },
-    **{
-        "unnormalised": "$A$",
-        "gaussian": "Gaussian $C$",
-        "lifted-softmax": r"$\bar{A}$",
-        "lifted-gaussian": r"$\bar{C}$",
-    },
-    **{
-        "A_S": "$A_S$",
-        "SAS": r"$S^\top\bar{A}S$",
-        "SCS": r"$S^\top\bar{C}S$",
-        "SCS+ridge": r"$S^\top\bar{C}S+\gamma I$",
-    },
-    **{"N0": r"$N$ at $\gamma=0$", "N": "$N$"},
+CORES = {
+    **{"A": r"$A=\exp(S)$", "B": "$B$, softmax", "C": "$C$, Gaussian", "A_S": "$A_S$", "SAS": r"$S^\top\bar{A}S$"},
+    **{"SCS": r"$S^\top\bar{C}S$", "SCS+ridge": r"$S^\top\bar{C}S+\gamma I$", "N0": r"$N$ at $\gamma=0$", "N": "$N$"},
+}
+EXACT_MATRICES = {
+    **{"softmax": "softmax $B$", "gaussian": "Gaussian $C$", "output": "output $BV$", "unnormalised": "$A$"},
+    **{"lifted-softmax": r"$\bar{A}$", "lifted-gaussian": r"$\bar{C}$"},
+}
+TITLES = {  # of values, by their column
+    "name": {"vmean": "V-Mean", "lower-bound": "lower bound", "exact": "exact attention"},
+    "matrix": CORES,
+    "of": EXACT_MATRICES,
 }
 NBSP = "\u00a0"  # where titles do not break
 ALL = {"layer": "all"}  # what an axis calls rows without a value
 FLAGGED = ("none", "left")  # matplotlib's fillstyle of the first and the second flag of a figure
-WORDS = {
-    "min": "minimum",
-    "max": "maximum",
-    "low95": "95 % interval",
-    "lower": "interval",
-    "values": "heads",
-}  # of statistics, in legends
+WORDS = {  # of statistics and of counts
+    **{"min": "minimum", "max": "maximum", "low95": "95 % interval", "lower": "interval", "values": "heads"},
+}
 
 
 def looks_of(methods: Iterable[tuple[str, str, str]]) -> dict[str, Look]:
@@ -178,7 +166,8 @@ def grows(style: str) -> bool:
 
 def size_of(setting: str) -> float:
     """A setting's size of type, in points; a style may have it in words."""
-    return FontProperties(size=matplotlib.rcParams[setting]).get_size_in_points()
+    settings: Any = matplotlib.rcParams
+    return FontProperties(size=settings[setting]).get_size_in_points()
 
 
 def _given(style: str) -> dict[str, Any]:
@@ -208,28 +197,37 @@ def _refusing() -> Iterator[None]:
         raise ValueError(lines[0])
 
 
-def text_of(name: Any) -> str:
-    r"""A value as text of a figure, in which a dollar begins no mathematics and an underscore is shown.
+def text_of(value: Any, column: str = "") -> str:
+    r"""A value of a column as text of a figure, in which a dollar begins no mathematics and an underscore is shown.
 
-    >>> print(text_of("a$b"), text_of("_c"), text_of(0.5), text_of(16.0))
-    a\$b  _c 0.5 16
+    >>> print(text_of("a$b"), text_of("_c"), text_of(0.5), text_of(16.0), text_of("vmean", "name"))
+    a\$b  _c 0.5 16 V-Mean
     """
-    if isinstance(name, float):
-        return f"{name:g}"
-    if name in TITLES:
-        return TITLES[name]
-    text = str(name).replace("$", r"\$")
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value in TITLES.get(column, {}):
+        return TITLES[column][value]
+    text = str(value).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
+
+
+def folded(text: str) -> str:
+    """A long name of a method in two lines: its options stand below it.
+
+    >>> folded("skyformer"), folded("skyformer:guard=sampled,ridge=0.1")
+    ('skyformer', 'skyformer:\\nguard=sampled,ridge=0.1')
+    """
+    return text.replace(":", ":\n", 1) if len(text) > LONG else text
 
 
 def value_of(column: str, value: Any) -> str:
     """What a title or a legend says of a value of a column.
 
-    >>> print(value_of("layer", 0), value_of("d", 16), value_of("name", "tova"))
-    layer 0 $d$ = 16 tova
+    >>> print(value_of("layer", 0), value_of("d", 16), value_of("name", "tova"), sep=", ")
+    layer 0, $d$ = 16, tova
     """
     if isinstance(value, str):
-        return text_of(value)
+        return text_of(value, column)
     name = symbol_of(column)
     sign = "" if name == column else f"{NBSP}="
     return f"{name}{sign}{NBSP}{text_of(value)}"
@@ -266,30 +264,33 @@ def colours_of(values: Any, norm: Normalize) -> Any:
 def set_ticks(axis: Any, ends: Ends, log: bool, values: Sequence[float] = (), most: int = 7) -> None:
     """Ticks of an axis, at most so many: at the values themselves where they are few, else at round numbers."""
     low, high = ends
-    minor: list[float] = []
-    if log and values is not None and len(values) and all(float(value).is_integer() for value in values):
-        ticks = [float(value) for value in values] if len(values) <= most else _powers(low, high, 2, most)
-    elif log and math.log10(high / low) < 0.7:
-        ticks = MaxNLocator(min(4, most)).tick_values(low, high)
-    elif log and math.log10(high / low) < 0.25 * most:
-        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
-    elif log:
-        ticks = _powers(low, high, 10, most)
-        minor = (
-            [digit * tick for tick in (10.0 ** math.floor(math.log10(low)), *ticks) for digit in range(2, 10)]
-            if len(ticks) < 6
-            else []
-        )
-    else:
-        axis.set_major_locator(
-            MaxNLocator(min(5, most), integer=bool(len(values)) and all(float(v).is_integer() for v in values))
-        )
+    whole = len(values) > 0 and all(float(value).is_integer() for value in values)
+    if not log:
+        axis.set_major_locator(MaxNLocator(min(5, most), integer=whole))
         return
+    if whole:
+        ticks = [float(value) for value in values] if len(values) <= most else _powers(low, high, 2, most)
+    else:
+        ticks = _digits(low, high, most)
+    small = (
+        range(math.floor(math.log10(low)), math.ceil(math.log10(high))) if high / low < MOST_MINOR and not whole else ()
+    )
+    minor = [digit * 10.0**power for power in small for digit in range(2, 10)]
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.set_minor_locator(FixedLocator([tick for tick in minor if low <= tick <= high]))
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(FuncFormatter(lambda value, _: number_of(value)))
+
+
+def _digits(low: float, high: float, most: int) -> Sequence[float]:
+    """The finest of some round numbers in a range of which there are at most so many, and at least two."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= most:
+            return ticks if len(ticks) > 1 else [*MaxNLocator(min(4, most)).tick_values(low, high)]
+    return _powers(low, high, 10, most)
 
 
 def _powers(low: float, high: float, base: int, most: int) -> list[float]:

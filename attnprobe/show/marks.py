@@ -15,14 +15,29 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from .figure import EACH, Figure
-from .looks import EMPTY, FIXED, FLAGGED, FLAT, GREY, PALE, WORDS, Look, colours_of, size_of, text_of, tint, value_of
+from .looks import (
+    EMPTY,
+    FIXED,
+    FLAGGED,
+    FLAT,
+    GREY,
+    PALE,
+    WORDS,
+    Look,
+    colours_of,
+    folded,
+    size_of,
+    text_of,
+    tint,
+    value_of,
+)
 from .points import LOST, VALUE, Data, Panel, Rows
 
 FEW = 12  # points of a line, each with its marker
-MARKED = 5  # markers of a line of more points
+MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to that of the next line, of the axes
 OPAQUE = 0.13  # of bands
 SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # marks of more series than that would cover one another
-LIGHT = 0.7  # of every part of a pale colour
+LIGHT = 0.9  # of every part of a pale colour
 INSET = 0.08  # of an axis: from its ends to the points of a series from end to end
 
 
@@ -165,16 +180,14 @@ class Brush:
         if series.faint:
             look |= {"color": PALE, "linewidth": 0.6 * rcParams["lines.linewidth"], "zorder": 1.2}
         elif len(points) > FEW and not series.reference:
-            step = len(points) // MARKED
-            look |= {"marker": series.look.marker, "markevery": (number * step // MARKED % step, step)}
+            look |= {"marker": series.look.marker, "markevery": (SHIFT * number % MARKED, MARKED)}
         self.plot(points["along"], points["value"], **look)
 
     def point(self, series: Series, _: int) -> None:
         points = self.laid(series, INSET)
         if len(points) > FEW and "line" in self.figure.marks:
             return
-        opaque = 0.75 if EACH in self.figure.points else 1.0
-        scale = 0.75 if EACH in self.figure.points else 1.0
+        scale = opaque = 0.75 if EACH in self.figure.points else 1.0
         for size, some in self._by_size(points):
             for fill, part in self._by_flag(some):
                 look = {"alpha": opaque, **filled(series.look.marker, fill, series.look.colour)}
@@ -198,15 +211,15 @@ class Brush:
             self.legend.others[spread(low, high)] = drawn_as(color=GREY, **look)
 
     def tick(self, series: Series, _: int, statistic: str) -> None:
-        points, size = self.laid(series), 1.5 * rcParams["lines.markersize"]
+        points, size = self.laid(series, INSET), 1.5 * rcParams["lines.markersize"]
         if EACH in self.figure.points:
             points = self.data.points(series.rows, self.panel.measured, self.panel.along, (self.panel.along,))
             size *= 1.4
         look = {
             "marker": "|" if self.data.sideways else "_",
             "linestyle": "",
-            "markersize": size,
             "markeredgewidth": 1.3,
+            "markersize": size,
         }
         self.plot(points["along"], points[statistic], color=series.look.colour, zorder=3.5, **look)
         self.legend.others[WORDS.get(statistic, statistic)] = drawn_as(color=GREY, **look)
@@ -270,12 +283,14 @@ class Brush:
         slots = np.round(points["along"].to_numpy(float)).astype(int)
         for slot in sorted({*slots.tolist()}):
             here = values[slots == slot]
-            sign, words = ("∞", "infinite") if np.isinf(here).all() else ("→", "beyond the axis")
-            sign, words = ("←", "before the axis") if (here < self.values[0]).all() else (sign, words)
+            sign, words = (r"$\infty$", "infinite") if np.isinf(here).all() else (r"$\rightarrow$", "beyond the axis")
+            if (here < self.values[0]).all():
+                sign, words = r"$\leftarrow$", "before the axis"
             look = {"va": "center", "fontsize": rcParams["ytick.labelsize"], "color": GREY}
             place = {"xycoords": self.axis.get_yaxis_transform()}
-            self.axis.annotate(f" {(slots == slot).sum()} {sign}", (1.0, slot), **place, **look)
-            self.legend.others[f"{sign}: {words}"] = drawn_as(linestyle="")
+            self.axis.annotate(f" {len(here)} {sign}", (1.0, slot), **place, **look)
+            handle = {"marker": sign, "color": GREY, "linestyle": "", "markeredgewidth": 0.0}
+            self.legend.others[words] = drawn_as(markersize=1.8 * rcParams["lines.markersize"], **handle)
 
     def explain(self, series: Series) -> None:
         """The entries of a series in the legend."""
@@ -361,8 +376,8 @@ def spread(low: str, high: str) -> str:
     return first if low in ("low95", "lower") else f"{first} – {last}"
 
 
-def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend) -> None:
-    """A heat map: a cell for each x and y, with the colour of its value."""
+def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, most: int) -> None:
+    """A heat map: a cell for each x and y, with the colour of its value, and at most so many names below."""
     figure, y = data.figure, str(data.figure.y)
     columns, lines = data.words(figure.x), data.words(y)
     places = {"column": data.slots(panel.points[figure.x], figure.x), "line": data.slots(panel.points[y], y)}
@@ -374,19 +389,15 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend) 
     axis.spines[:].set_visible(figure.square)
     axis.grid(False)
     axis.tick_params(length=0)
-    step = max(1, -(-len(columns) // 6))
+    step = -(-len(columns) // most)
     if figure.square:
         axis.set(xticks=[], yticks=[])
     else:
-        axis.set_xticks(range(0, len(columns), step), [text_of(column) for column in columns[::step]])
-        axis.set_yticks(range(len(lines)), [text_of(line) for line in lines])
+        axis.set_xticks(range(0, len(columns), step), [text_of(word) for word in columns[::step]])
+        axis.set_yticks(range(len(lines)), [folded(text_of(line, y)) for line in lines])
     for flag, fill in zip(figure.flags, FLAGGED, strict=False):
         some = points[points[flag]]
-        look = {
-            "markersize": 0.7 * rcParams["lines.markersize"],
-            "linestyle": "",
-            **filled("o", fill),
-        }
+        look = {"markersize": 0.7 * rcParams["lines.markersize"], "linestyle": "", **filled("o", fill)}
         axis.plot(some["column"], some["line"], **look)
         if len(some):
             legend.others[figure.flags[flag]] = drawn_as(**look)

@@ -72,16 +72,8 @@ class Data:
         flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
         frame = frame.assign(**{flag: _flagged(frame, flag) for flag in flags if len(frame)})
         columns = {*needed, *figure.measured, *figure.columns, *figure.lines, *figure.points, *figure.of_marks("bar")}
-        columns |= {
-            figure.colour,
-            figure.shade,
-            figure.size,
-            figure.several,
-            *flags,
-            *_levels(figure),
-            *figure.apart,
-            *STATE,
-        }
+        columns |= {figure.colour, figure.shade, figure.size, figure.several, *flags}
+        columns |= {*_levels(figure), *figure.apart, *STATE}
         self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
         rows = frame.drop(self.yardsticks.index)
         rows = rows.query(figure.rows) if figure.rows else rows
@@ -94,6 +86,7 @@ class Data:
             self.rows = self.rows.iloc[:0]
         self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
         self.overlay = overlay
+        self._ends: dict[Any, Ends] = {}
 
     def is_words(self, column: str) -> bool:
         """Whether a column's values stand evenly spaced on an axis."""
@@ -133,19 +126,19 @@ class Data:
         groups = self._groups()
         found = []
         for measured in (name for name in figure.measured if name in self.rows):
-            rows = self.rows
-            for line, column in self._places(rows):
-                here = at(rows, (*line, *column))
+            for line, column in self._places():
+                rows = at(self.rows, (*line, *column))
                 for number, names in enumerate(groups):
                     beside = ((MEASURED, measured),) if len(figure.measured) > 1 else ()
                     beneath = ((GROUP, number),) if names else ()
-                    panel = self._panel(here, measured, (*beneath, *line), (*beside, *column), names)
+                    panel = self._panel(rows, measured, (*beneath, *line), (*beside, *column), names)
                     found += [] if panel.points.empty else [panel]
         order = {line: number for number, line in enumerate(dict.fromkeys(panel.line for panel in found))}
         return sorted(found, key=lambda panel: order[panel.line])
 
-    def _places(self, rows: Rows) -> list[tuple[Any, Any]]:
+    def _places(self) -> list[tuple[Any, Any]]:
         """The combinations of the facets' values: a line and a column for each."""
+        rows = self.rows
         series = {self.figure.colour, self.figure.shade} if not self.figure.value else set()
         used = {self.figure.x, *self.figure.measured, *series}
         facets = [
@@ -257,20 +250,29 @@ class Data:
 
     def ends(self, panel: Panel) -> tuple[Ends, Ends]:
         """The ends of the axis along the points, and of that of their values, shared with other panels or not."""
-        figure = self.figure
         value_axis, along_axis = ("x", "y") if self.sideways else ("y", "x")
         like = [other for other in self.panels if other.measured == panel.measured]
-        of_values = like if value_axis in figure.shared else [panel]
-        of_along = self.panels if along_axis in figure.shared else [panel]
-        values = ends_of(np.concatenate([self._drawn(other) for other in of_values]), panel.measured in figure.log)
+        values = self._shared(panel, value_axis, panel.measured, like, self._drawn, fenced=True)
         if self.is_words(panel.along):
             return (-0.5, len(self.words(panel.along)) - 0.5), values
         fenced = panel.along not in panel.points
-        along = np.concatenate([*(other.points["along"].to_numpy(float) for other in of_along), self._guided("x")])
-        along = ends_of(along, panel.along in figure.log, fenced)
-        if any(guide.axis == "equal" for guide in figure.guides):
+        along = self._shared(panel, along_axis, panel.along, self.panels, self._laid, fenced)
+        if any(guide.axis == "equal" for guide in self.figure.guides):
             along = values = (min(along[0], values[0]), max(along[1], values[1]))
         return along, values
+
+    def _shared(self, panel: Panel, axis: str, column: str, panels: Any, numbers: Any, fenced: bool) -> Ends:
+        """The ends of an axis of a panel, or of all panels that share it."""
+        shared = axis in self.figure.shared
+        key = column if shared else (column, panel.line, panel.column)
+        if key not in self._ends:
+            every = [numbers(other) for other in (panels if shared else [panel])]
+            self._ends[key] = ends_of(np.concatenate(every), column in self.figure.log, fenced)
+        return self._ends[key]
+
+    def _laid(self, panel: Panel) -> Any:
+        """All numbers that stand along the other axis."""
+        return np.array([*panel.points["along"].to_numpy(float), *self._guided("x")])
 
     def _drawn(self, panel: Panel) -> Any:
         """All numbers that stand on the axis of values."""
