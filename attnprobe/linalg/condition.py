@@ -65,10 +65,11 @@ def condition(matrix: Tensor) -> Condition:
     size = float(matrix.abs().max())
     if size == 0:
         return Condition(None, "zero", 0, None, matrix.new_zeros(min(matrix.shape)).cpu())
-    values = torch.linalg.svdvals(matrix / size).cpu() * size
+    unit = torch.linalg.svdvals(matrix / size).cpu()  # their ratios do not underflow
+    values = unit * size
     limit = 1 / (max(matrix.shape) * torch.finfo(torch.float64).eps)
-    rank = int((values > values[0] / limit).sum())
-    effective = float(values[0] / values[rank - 1])
+    rank = int((unit > unit[0] / limit).sum())
+    effective = float(unit[0] / unit[rank - 1])
     if rank < len(values):
         return Condition(None, f"singular (>{limit:.0e})".replace("e+", "e"), rank, effective, values)
     return Condition(effective, None, rank, effective, values)

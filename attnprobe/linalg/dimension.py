@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator
+from ..operators import Operator, Scaled
 from ..operators.blocks import block_rows, row_blocks
 from ..operators.precision import full_precision
 from ..rng import generator
 from .lanczos import Forms, Product, quadratic_forms
+from .norms import unit_of_squares
 from .order import largest_scores
 
 HELD = 8192  # rows up to which a matrix is held in float32 while it is multiplied: 256 MiB
@@ -211,6 +212,10 @@ def largest_leverage(
             m1[head, start:stop] = block.diagonal(start)
             m2[head, start:stop] = block.square().sum(-1)
             b[head, start:stop] = block.abs().sum(-1)
+    unit = unit_of_squares(b.amax(-1))  # (h,)
+    if (unit != 1).any():
+        divided = Scaled(op.to(torch.float64), left=(1 / unit)[:, None].expand(-1, n))
+        return largest_leverage(divided, lambdas.double() / unit[:, None], probes=probes, tol=tol, dtype=dtype)
     b = (b.amax(-1, keepdim=True) * (1 + 1e-12) + 1e-300)[:, None]  # (h, 1, 1)
     m1, m2, ridge = m1[:, None], m2[:, None], lambdas.double()[:, :, None]
     free = (m1 * b - m2).clamp(min=0) / (b - m1).clamp(min=1e-300)  # (h, 1, n)
@@ -237,10 +242,18 @@ def _product(op: Operator, dtype: torch.dtype | None) -> tuple[Product, float]:
         # entries made in float32 are off by 5e-6 where exponents are large, more than the products themselves
         return lambda x: (streamed @ x[None])[0].double(), 5e-6 if dtype == torch.float32 else ETA[torch.float64]
     dtype, sharp = dtype or torch.float32, op.to(torch.float64)
-    matrix = torch.empty(n, n, dtype=dtype, device=op.device)
-    for start, stop in row_blocks(n, block_rows(sharp, n, ROWS)):
-        matrix[start:stop] = sharp.rows(start, stop)[0]
-    return lambda x: (matrix @ x.to(dtype)).double(), ETA[dtype]
+    matrix, diagonal = torch.empty(n, n, dtype=dtype, device=op.device), sharp.rows(0, 1).new_empty(n)
+
+    def fill(unit: float) -> None:
+        for start, stop in row_blocks(n, block_rows(sharp, n, ROWS)):
+            rows = sharp.rows(start, stop)[0]
+            matrix[start:stop], diagonal[start:stop] = rows / unit, rows.diagonal(start)
+
+    fill(1.0)
+    unit = float(unit_of_squares(diagonal.abs().amax(), dtype))  # the largest entry is on the diagonal
+    if unit != 1:
+        fill(unit)
+    return lambda x: (matrix @ x.to(dtype)).double() * unit, ETA[dtype]
 
 
 def _positive(lambdas: Tensor) -> Tensor:

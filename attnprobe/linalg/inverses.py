@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import unknown
+from .norms import power_of_two
 
 
 def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
@@ -38,7 +39,8 @@ def start(a: Tensor, rule: str) -> Tensor:
     """
     columns = a.abs().sum(-2).amax(-1)[:, None, None]  # (h, 1, 1)
     if rule == "norms":
-        return a.mT / (columns * a.abs().sum(-1).amax(-1)[:, None, None])
+        unit = power_of_two(columns)  # the product of both norms may under- or overflow
+        return a.mT / (columns / unit * a.abs().sum(-1).amax(-1)[:, None, None]) / unit
     if rule == "columns":
         return a.mT / columns
     if rule == "global":

@@ -10,10 +10,12 @@ the lower end of the spectrum is never above it (Golub & Meurant 1994, theorems 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from .norms import unit_of_squares
 
 Product = Callable[[Tensor], Tensor]
 EVERY = 4  # steps between two looks at the bounds
@@ -59,8 +61,13 @@ def quadratic_forms(
     basis = v.new_empty(c, max_steps + 1, n)  # (c, k, N)
     basis[:, 0] = v.mT
     alpha, beta = v.new_zeros(c, max_steps), v.new_zeros(c, max_steps)
+    unit = v.new_ones(())
     for k in range(max_steps):
         w = product(basis[:, k].mT.contiguous()).mT  # (c, N)
+        if k == 0:
+            unit = unit_of_squares(w.abs().amax())
+            lambdas = (lambdas / unit).clamp(max=torch.finfo(w.dtype).max / 2)
+        w = w / unit
         alpha[:, k] = (w * basis[:, k]).sum(-1)
         known = basis[:, : k + 1]
         for _ in range(2):
@@ -74,7 +81,7 @@ def quadratic_forms(
         if last or (k + 1) % EVERY == 0:
             forms = _rules(alpha[:, : k + 1], beta[:, : k + 1], lambdas, eta)
             if last or enough(forms):
-                return forms
+                return replace(forms, top=forms.top * float(unit))
     raise AssertionError("the last step returns")
 
 

@@ -42,6 +42,8 @@ def row_norms(x: Tensor, axes: int = 1) -> Tensor:
     >>> row_norms(torch.tensor([[3.0, 4.0], [3e-200, 4e-200], [3e170, 4e170]], dtype=torch.float64)).tolist()
     [5.0, 5e-200, 5e+170]
     """
+    if x.dim() == axes:
+        return row_norms(x[None], axes)[0]
     last = tuple(range(-axes, 0))
     norms = x.norm(dim=last)
     if not x.numel():
@@ -76,9 +78,30 @@ def unit_of(x: Tensor, axes: int = 1) -> Tensor:
     >>> unit_of(torch.tensor([[-5.0, 1.0], [0.0, 0.0]])).tolist()
     [[4.0], [1.0]]
     """
-    size = x.abs().amax(tuple(range(-axes, 0)), keepdim=True)
+    return power_of_two(x.abs().amax(tuple(range(-axes, 0)), keepdim=True))
+
+
+def power_of_two(size: Tensor) -> Tensor:
+    """The largest power of two that is at most ``size``, of any shape; 1 if it is 0 or not finite.
+
+    >>> power_of_two(torch.tensor([5.0, 0.3, 0.0])).tolist()
+    [4.0, 0.25, 1.0]
+    """
     power = size / (2 * torch.frexp(size).mantissa)
     return torch.where((size > 0) & torch.isfinite(size), power, torch.ones_like(size))
+
+
+def unit_of_squares(size: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """By what entries of a ``size`` (…) are divided before their products are summed in ``dtype``: a power of two.
+
+    It is 1 if no product of entries down to ``tiny^¼`` times as large under- or overflows.
+
+    >>> unit_of_squares(torch.tensor([1e-3, 1e-200], dtype=torch.float64)).tolist() == [1.0, 2.0**-665]
+    True
+    """
+    limits = torch.finfo(dtype)
+    fits = (size > limits.tiny**0.25) & (size < limits.max**0.25)
+    return torch.where(fits, torch.ones_like(size), power_of_two(size))
 
 
 def gram_norms(gram: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..operators import LowRank
 from ..operators.blocks import head_blocks
 from ..operators.precision import ordered_sums
+from .norms import unit_of
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 BLOCK = 1024  # rows whose distances are alive at once
@@ -99,7 +100,8 @@ def kmeans(x: Tensor, count: int, generators: Sequence[torch.Generator], steps: 
     Each head starts from distinct rows, drawn by its generator. An empty cluster keeps its centroid. Cost ``N count p``
     multiply-adds a step.
     """
-    x = x.double()
+    unit = unit_of(x.double(), 2)  # (h, 1, 1): no square of a distance overflows
+    x = x.double() / unit
     h, total, p = x.shape
     starts = [torch.randperm(total, generator=generator, device="cpu")[:count] for generator in generators]
     index = torch.stack(starts).to(x.device)  # (h, count)
@@ -118,4 +120,4 @@ def kmeans(x: Tensor, count: int, generators: Sequence[torch.Generator], steps: 
             sums = x.new_zeros(h * count, p).index_add(0, nearest, x.flatten(0, 1)).view(h, count, p)
         sizes = torch.bincount(nearest, minlength=h * count).view(h, count, 1)
         centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
-    return centroids
+    return centroids * unit

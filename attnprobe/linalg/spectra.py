@@ -7,6 +7,7 @@ values and ``|λ|`` for eigenvalues.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from ..rng import generator
 from .certificate import trace_bounds
 from .differences import Differences
 from .krylov import grown, next_block, projected, start_block
+from .norms import row_norms, unit_of_squares
 
 ROWS = 256  # of an operator at a time, where its matrix is filled or summed
 MAX_PASSES = 12
@@ -80,14 +82,14 @@ class Leading:
             rounding (Cauchy).
         error: the i leading values have i different singular values each within ``error[i]`` of its own.
         upper: deterministic upper bounds of ``σ_i``, from the part of ``‖E‖_F²`` outside the Krylov space.
-        frobenius2: ``‖E‖_F²``, exact.
+        frobenius: ``‖E‖_F``, exact.
         passes: products with ``EᵀE``. closed: whether the residuals are within the tolerance.
     """
 
     values: Tensor
     error: Tensor
     upper: Tensor
-    frobenius2: float
+    frobenius: float
     passes: int
     closed: bool
 
@@ -134,7 +136,8 @@ def leading_singular_values(
     s = min(max(k, 16), 128, m // 4)
     most = min(max_passes or MAX_PASSES + -(-k // s), m // s - 1)
     v1, _ = start_block(m, s, seed, torch.float64, op.device)
-    product, frobenius2, w = _passes(op, v1)
+    product, w, unit, frobenius = _passes(op, v1)
+    frobenius2 = (frobenius / unit) ** 2
     nan = torch.full((k,), float("nan"), dtype=torch.float64)
     if not torch.isfinite(w).all():
         return Leading(nan, nan, nan, float("nan"), 1, False)
@@ -162,23 +165,27 @@ def leading_singular_values(
     rho = rho + rounding
     error = torch.minimum(rho / lam.sqrt().clamp(min=1e-300), rho.sqrt())
     upper = _trace_ends(theta, c, frobenius2, rounding)[:k].sqrt() * (1 + 1e-12)
-    return Leading(lam.sqrt().cpu(), error.cpu(), upper.cpu(), frobenius2, done, closed)
+    values, error, upper = (x.cpu() * unit for x in (lam.sqrt(), error, upper))
+    return Leading(values, error, upper, frobenius, done, closed)
 
 
-def _passes(op: Operator, v1: Tensor):
-    """The product ``x -> EᵀE x`` for x (1, m, s), ``‖E‖_F²``, and ``EᵀE V₁`` (1, m, s)."""
+def _passes(op: Operator, v1: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor, float, float]:
+    """The product ``x -> EᵀE x / ε²`` for x (1, m, s), the product of V₁ (1, m, s), the unit ε, and ``‖E‖_F``."""
     if isinstance(op, Streamed):  # one exponential an entry and pass
         matrix, which = Differences(op, [None]), torch.zeros(1, dtype=torch.int64)
-        first = matrix.first(v1)
-        return lambda x: matrix.normal(x, which), float(first.frobenius2[0]), first.normal
-    squares = v1.new_zeros(())
+        first = matrix.in_units(v1)
+        return lambda x: matrix.normal(x, which), first.normal, float(first.unit[0]), float(first.frobenius[0])
+    sizes, largest = [], v1.new_zeros(())
     for start, stop in row_blocks(op.shape[1], block_rows(op, op.shape[2], ROWS)):
-        squares += op.rows(start, stop).square().sum()
+        rows = op.rows(start, stop)
+        sizes.append(row_norms(rows[0], 2))
+        largest = torch.maximum(largest, rows.abs().sum(2).amax())
+    unit = float(unit_of_squares(largest))
 
     def product(x: Tensor) -> Tensor:
-        return op.rmatmul(op @ x)
+        return op.rmatmul((op @ x) / unit) / unit
 
-    return product, float(squares), product(v1[None])
+    return product, product(v1[None]), unit, float(row_norms(torch.stack(sizes)))
 
 
 def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -> Tensor:
@@ -188,11 +195,11 @@ def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -
     return torch.minimum(ends, frobenius2 / torch.arange(1, len(ends) + 1).to(ends))
 
 
-def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None:
+def stable_rank(values: Tensor, frobenius: float | None = None) -> float | None:
     """``‖·‖_F² / σ₁²`` of singular values (m,), descending; None for a zero matrix.
 
     Args:
-        frobenius2: ``‖·‖_F²``, if these are only the leading values.
+        frobenius: ``‖·‖_F``, if these are only the leading values.
 
     >>> stable_rank(torch.tensor([2.0, 1.0, 1.0]))
     1.5
@@ -200,7 +207,7 @@ def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None
     top = float(values[0].abs())
     if not 0 < top < float("inf"):
         return None
-    return float((values / top).abs().square().sum()) if frobenius2 is None else frobenius2 / top**2
+    return float((values / top).abs().square().sum()) if frobenius is None else (frobenius / top) ** 2
 
 
 def entropy_rank(weights: Tensor) -> float | None:
@@ -239,14 +246,14 @@ def rank_for(weights: Tensor, share: float, total: float | None = None) -> int |
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | None = None) -> int | None:
+def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius: float | None = None) -> int | None:
     """The smallest d whose best rank-d approximation has a relative error of at most ε; None if it is unknown.
 
     By Eckart, Young and Mirsky that error is ``σ_{d+1} / σ₁`` in the ``spectral`` norm and
     ``(Σ_{i>d} σ_i²)^½ / ‖·‖_F`` in the ``frobenius`` norm.
 
     Args:
-        values: descending. frobenius2: ``‖·‖_F²`` where these are only the leading ones.
+        values: descending. frobenius: ``‖·‖_F`` where these are only the leading ones.
 
     >>> [tail_rank(torch.tensor([10.0, 1.0, 0.1]), 0.1, norm) for norm in ("spectral", "frobenius")]
     [1, 1]
@@ -254,7 +261,7 @@ def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | Non
     top = float(values[0])
     if not 0 < top < float("inf"):
         return None
-    complete = frobenius2 is None
+    complete = frobenius is None
     unit = values / top
     if norm == "spectral":
         tails = torch.cat([unit[1:], unit.new_zeros(1)]) if complete else unit[1:]
@@ -263,8 +270,8 @@ def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | Non
         tails = torch.cat([unit.square().flip(0).cumsum(0).flip(0)[1:], unit.new_zeros(1)]).sqrt()  # small ones first
         limit = epsilon * float(unit.norm())
     else:
-        tails = (frobenius2 / top**2 - unit.square().cumsum(0)).clamp(min=0).sqrt()
-        limit = epsilon * frobenius2**0.5 / top
+        tails = ((frobenius / top) ** 2 - unit.square().cumsum(0)).clamp(min=0).sqrt()
+        limit = epsilon * frobenius / top
     ranks = (tails <= limit * (1 + 1e-12)).nonzero()
     return int(ranks[0]) + 1 if len(ranks) else None
 

@@ -31,7 +31,7 @@ class Interval:
 
     Attributes:
         value: the estimate, the largest Ritz value. In a closed interval it is far more accurate than the width.
-        lower: deterministic, ``value`` rounded down. upper: fails with probability at most δ (kind ``B`` or
+        lower: deterministic, ``value`` less rounding. upper: fails with probability at most δ (kind ``B`` or
             ``apriori``) or not at all (``A``, ``frobenius``).
         passes: the number of products with ``EᵀE``. kind: the bound that gives the upper end.
     """
@@ -50,6 +50,10 @@ class Interval:
     def open(self, tol: float) -> Tensor:
         """Whether each interval is wider than ``tol``, (N,) bool; false for matrices that are not finite."""
         return self.upper > (1 + tol) * self.lower
+
+    def times(self, unit: Tensor) -> Interval:
+        """The intervals of ``unit · E``, for a positive number of each matrix, (N,)."""
+        return Interval(self.value * unit, self.lower * unit, self.upper * unit, self.passes, self.kind)
 
     def __getitem__(self, index: slice) -> Interval:
         return Interval(*(getattr(self, name)[index] for name in ("value", "lower", "upper", "passes", "kind")))
@@ -122,7 +126,7 @@ def norm_intervals(
     shrunk = threshold(delta, s) - 4 * u * (m**0.5 + s**0.5)
     size_r = torch.linalg.matrix_norm(r, 2)
     nan = torch.full((count,), float("nan"), dtype=torch.float64, device=first.device)
-    value, upper = nan.clone(), torch.full_like(nan, float("inf"))
+    value, lower, upper = nan.clone(), nan.clone(), torch.full_like(nan, float("inf"))
     passes, kind = torch.zeros(count, dtype=torch.int64, device=first.device), torch.zeros_like(nan, dtype=torch.int64)
     finite = torch.isfinite(first).all(-1).all(-1)
     which = finite.nonzero()[:, 0]  # those that continue
@@ -141,7 +145,8 @@ def norm_intervals(
             top = theta[:, -1].clamp(min=0)
             p, c = r.mT @ y[:, :s], b @ y[:, -s:]  # (a, s, K)
             growth = u * t.shape[-1] ** 0.5
-            eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + growth * parts[which] * top.sqrt()
+            of_parts = growth * parts[which] * top.sqrt()
+            eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + of_parts
             ends = {"apriori": a_priori_bound(top + eta, size_r, shrunk, done)}
             if frobenius2 is not None:
                 total = frobenius2[which]
@@ -158,8 +163,9 @@ def norm_intervals(
             kind[which] = torch.where(better, names[place], kind[which])
             upper[which] = torch.where(better, best.sqrt(), upper[which])
             value[which], passes[which] = top.sqrt(), done
+            lower[which] = (top - of_parts).clamp(min=0).sqrt() * (1 - _slack(u))
             # after one pass θ₁ may still be s/m of λ₁, and rounding measured against it means nothing
-            on = (upper[which] * (1 + _slack(u)) > (1 + tol) * (value[which] * (1 - _slack(u)))) | (done == 1)
+            on = (upper[which] * (1 + _slack(u)) > (1 + tol) * lower[which]) | (done == 1)
             if frobenius2 is not None:
                 on &= frobenius2[which] > 0
             if last or not on.any():
@@ -169,8 +175,8 @@ def norm_intervals(
             block = next_block(q[on], b[on], basis, scale, perturbation)
             basis = torch.cat([basis, block], 2)
         w = normal(block, which)
-    lower = value * (1 - _slack(u))
-    upper = torch.where(finite, torch.maximum(upper * (1 + _slack(u)), value), nan)
+    upper = torch.where(finite, torch.maximum(upper * (1 + _slack(u)), lower), nan)
+    value = torch.minimum(value, upper)  # it is above where all is rounding
     return Interval(value, lower, upper, passes, [KINDS[i] for i in kind.tolist()])
 
 

@@ -20,6 +20,7 @@ from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
+from ..linalg.norms import row_norms
 from ..operators import Operator, UnnormalisedAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
@@ -303,17 +304,17 @@ def lemma3_scaled(kernel: Tensor) -> Tensor:
 def _direction(x: Tensor, seed: int, head: int, index: int, name: str) -> Tensor:
     """``‖x‖_F U`` with a random normal U scaled to norm 1."""
     draw = torch.randn(x.shape, generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64)
-    return (draw * (x.norm().cpu() / draw.norm())).to(x.device)
+    return (draw * (row_norms(x, 2).cpu() / draw.norm())).to(x.device)
 
 
 def _frobenius(one: Operator, other: Operator | None = None) -> Tensor:
     """``‖F‖_F`` or ``‖F - G‖_F``, (h,), computed by blocks of rows."""
     if other is not None and one.shape != other.shape:
         raise UsageError(f"{one!r} and {other!r} differ in shape")
-    total = torch.zeros(one.shape[0], dtype=torch.float64, device=one.device)
-    for first, last in row_blocks(one.shape[1], block_rows(total, len(total) * one.shape[2], BLOCK)):
+    sizes, h = [], one.shape[0]
+    for first, last in row_blocks(one.shape[1], block_rows(torch.empty(0, device=one.device), h * one.shape[2], BLOCK)):
         rows = one.rows(first, last).double()
         if other is not None:
             rows = rows - other.rows(first, last).double()
-        total += rows.square().sum((1, 2))
-    return total.sqrt()
+        sizes.append(row_norms(rows, 2))
+    return row_norms(torch.stack(sizes, 1))

@@ -13,7 +13,7 @@ from torch import Tensor, linalg
 
 from ..approximation import CACHED_ENTRIES, Approximation
 from ..errors import Unsupported
-from ..linalg.norms import row_norms
+from ..linalg.norms import row_norms, unit_of_squares
 from ..operators import SoftmaxAttention
 from ..operators.blocks import row_blocks
 from ..operators.precision import full_precision
@@ -151,7 +151,7 @@ def over_heads(errors: Tensor, sizes: Tensor | None = None) -> Tensor:
     tensor([3.])
     """
     if sizes is None:
-        return errors.square().mean(-1).sqrt()
+        return row_norms(errors) / errors.shape[-1] ** 0.5
     return row_norms(errors * sizes) / row_norms(sizes)
 
 
@@ -168,6 +168,9 @@ def _spectral_norm(matrix: Tensor, enough: Tensor | None = None) -> Tensor:
     """
     if matrix.shape[1] > matrix.shape[2]:
         matrix = matrix.mT
+    unit = unit_of_squares(matrix.abs().amax((1, 2)))
+    if (unit != 1).any():
+        return _spectral_norm(matrix / unit[:, None, None], None if enough is None else enough / unit) * unit
     if enough is None or not torch.isfinite(enough).any():
         return _from_gram(matrix)
     lower = _power_bound(matrix, enough)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..arguments import checked
 from ..groups import of_heads, repeated
-from ..linalg.norms import output_norms, row_norms
+from ..linalg.norms import output_norms, row_norms, unit_of
 from ..operators import SoftmaxAttention
 from ..operators.attention import CPU_BLOCK
 from ..operators.blocks import block_shape, row_blocks
@@ -115,6 +115,8 @@ def _of_vectors(x: Tensor) -> dict[str, Tensor]:
 def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows: int) -> dict[str, Tensor]:
     """The statistics of scores and weights of some heads, (g,), from one pass over the rows of Q and K (g, n, p)."""
     middle = scale * (q.mean(1) * k.mean(1)).sum(1)
+    unit_q, unit_k = unit_of(q, 2), unit_of(k, 2)  # (g, 1, 1): powers of two, which change no digit
+    unit = (unit_q * unit_k)[:, 0, 0]  # of scores
     largest, entropy, mass = q.new_zeros(len(q)), q.new_zeros(len(q)), q.new_zeros(len(q), k.shape[1])
     moments = q.new_zeros(2, len(q))
     for start, stop in row_blocks(q.shape[1], rows):
@@ -124,7 +126,7 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
         scores = product(q[:, start:stop] * scale, k[:, :n].mT)  # (g, b, n)
         hidden = None if visible is None else visible.of(slice(start, stop)).hidden(n)
         if hidden is not None:
-            away = (scores - middle[:, None, None]).masked_fill_(hidden, 0)
+            away = ((scores - middle[:, None, None]) / unit[:, None, None]).masked_fill_(hidden, 0)
             moments += torch.stack([away.sum((1, 2)), away.square().sum((1, 2))])
             scores.masked_fill_(hidden, math.inf)
             low = scores.amin(2)
@@ -144,12 +146,13 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
     values = {"score_max": largest, "entropy": entropy, "sink_first": mass[:, 0], "sink_most": mass.amax(1)}
     if visible is not None:
         mean, square = moments / visible.counts().sum()
-        return values | {"score_std": (square - mean**2).clamp(min=0).sqrt()}
+        return values | {"score_std": (square - mean**2).clamp(min=0).sqrt() * unit}
+    q, k = q / unit_q, k / unit_k
     q_mean, k_mean = q.mean(1, keepdim=True), k.mean(1, keepdim=True)  # the rest is from p x p matrices
     a, b = q - q_mean, k - k_mean
     mixed = ((a.mT @ a) * (b.mT @ b)).sum((1, 2)) / (q.shape[1] * k.shape[1])
     of_a, of_b = ((x @ mean.mT).square().mean((1, 2)) for x, mean in ((a, k_mean), (b, q_mean)))
-    return values | {"score_std": scale * (of_a + of_b + mixed).clamp(min=0).sqrt()}
+    return values | {"score_std": scale * (of_a + of_b + mixed).clamp(min=0).sqrt() * unit}
 
 
 def repeated_rows(qkv: QKV) -> int:

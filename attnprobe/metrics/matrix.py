@@ -14,8 +14,9 @@ from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
 from ..linalg.krylov import start_block
+from ..linalg.norms import row_norms
 from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
-from ..operators import Operator, Padded
+from ..operators import Operator, Padded, Sum
 from ..operators.blocks import BLOCK_MEMORY
 from ..operators.precision import full_precision
 
@@ -30,6 +31,7 @@ USUAL = 5  # the usual number of passes until an interval closes, for progress
 DENSE = 256  # keys; a matrix up to this size is computed densely: cheaper, and exact
 MEMORY = 2**24  # bytes of Krylov bases at a time on a CPU; on other devices as many as a block of rows
 SMALL = 0.02  # relative to B; a smaller error is measured again in float64 if its float32 interval stays open
+CANCELLED = 1e-6  # and one this small from its entries, if its float64 interval stays open: products with B cancel
 
 Show = Callable[[str, float], None]
 
@@ -94,7 +96,8 @@ def matrix_errors(
 
     Passes run in the dtype of ``exact``, or in float32 for half precision: then B is computed in float32 from the
     half-precision Q and K, and the stored factors of B~ are applied in float32. An error of less than 2 % of B that
-    float32 cannot resolve to ``tol`` is measured again in float64. The errors are those of the operators as computed:
+    float32 cannot resolve to ``tol`` is measured again in float64, and one of less than 1e-6 of B from its entries, if
+    products with B and B~ cannot resolve it. The errors are those of the operators as computed:
     float32 entries of B have errors up to 5e-6 of ‖B‖. Up to 256 keys, E is computed densely and its norm is exact. A
     pass of a head costs ``n_q n_k (p + 2 s)`` multiply-adds with s = 32 (16 below 512 keys). Memory on a CPU: for each
     thread two blocks of rows, at most ``max(2^18, 64 n_k)`` numbers each, and ``s n_k`` numbers for each pass and head.
@@ -229,7 +232,7 @@ def _dense(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
         value = torch.where(finite, value, torch.full_like(value, float("nan")))
         passes = torch.zeros(len(e), dtype=torch.int64, device=e.device)
         spectral.append(Interval(value, value * (1 - 1e-12), value * (1 + 1e-12), passes, ["exact"] * len(e)))
-        frobenius.append(torch.linalg.matrix_norm(e))
+        frobenius.append(row_norms(e, 2))
         infinity.append(torch.linalg.vector_norm(e, 1, dim=-1).amax(-1))
     return spectral, frobenius, infinity
 
@@ -261,23 +264,44 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], settings: _
 
 
 def _passes(exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show) -> Norms:
-    """Norms by shared passes. Small matrices whose float32 interval stays open are measured again in float64."""
+    """Norms by shared passes. Small matrices whose interval stays open are measured again, each alone."""
     interval, first = _interval(exact, operators, settings, progress)
-    h = exact.shape[0]
-    if exact.dtype != torch.float64:
-        small = interval.open(settings.tol) & (interval.value < SMALL * first.size)
-        for i in small.nonzero()[:, 0].tolist():
-            op, head = operators[i // h], slice(i % h, i % h + 1)
+    h, is_double = exact.shape[0], exact.dtype == torch.float64
 
-            def show(label: str, share: float) -> None:
-                return progress(f"{label} of one in float64", 1.0)
+    def small(share: float) -> Tensor:
+        return interval.open(settings.tol) & (interval.value < share * first.size)
 
-            double, one = exact.heads(head).to(torch.float64), [op.heads(head)]
-            refined, refined_first = _interval(double, one, settings, show)
-            interval.replace(i, refined)
-            first.frobenius2[i], first.infinity[i] = refined_first.frobenius2[0], refined_first.infinity[0]
+    for i in small(CANCELLED if is_double else SMALL).nonzero()[:, 0].tolist():
+        op, head = operators[i // h], slice(i % h, i % h + 1)
+        if op is None:
+            continue
+        own, other = exact.heads(head).to(torch.float64), op.heads(head)
+        if not is_double:
+            _measure_again(interval, first, i, own, other, settings, progress)
+        if small(CANCELLED)[i]:
+            entries = Sum([own, other.to(torch.float64)], [1, -1])
+            _measure_again(interval, first, i, entries, None, settings, progress)
     split = [slice(c * h, (c + 1) * h) for c in range(len(operators))]
-    return [interval[c] for c in split], [first.frobenius2[c].sqrt() for c in split], [first.infinity[c] for c in split]
+    return [interval[c] for c in split], [first.frobenius[c] for c in split], [first.infinity[c] for c in split]
+
+
+def _measure_again(
+    interval: Interval,
+    first: FirstPass,
+    i: int,
+    exact: Operator,
+    op: Operator | None,
+    settings: _Settings,
+    progress: Show,
+) -> None:
+    """Put the norms of ``exact - op``, of one head in float64, in place of those of matrix ``i``."""
+
+    def show(label: str, share: float) -> None:
+        return progress(f"{label} of one in float64", 1.0)
+
+    refined, refined_first = _interval(exact, [op], settings, show)
+    interval.replace(i, refined)
+    first.frobenius[i], first.infinity[i] = refined_first.frobenius[0], refined_first.infinity[0]
 
 
 def _interval(
@@ -287,7 +311,7 @@ def _interval(
     m, matrices = exact.shape[2], Differences(exact, operators)
     v1, r = start_block(m, block_size(m), settings.seed, exact.dtype, exact.device)
     progress("pass 1", 0.0)
-    first = matrices.first(v1)
+    first = matrices.in_units(v1)
     passes = count(1)
 
     def normal(x: Tensor, which: Tensor) -> Tensor:
@@ -304,6 +328,6 @@ def _interval(
         delta=settings.delta,
         seed=settings.seed,
         frobenius2=first.frobenius2,
-        parts=2 * first.size,
+        parts=2 * first.size / first.unit,
     )
-    return interval, first
+    return interval.times(first.unit), first

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
 
 from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
-from ..linalg.norms import tail_singular_values
+from ..linalg.norms import row_norms, tail_singular_values
 from ..linalg.spectra import (
     eigenvalues,
     entropy_rank,
@@ -53,7 +54,7 @@ class Spectrum:
         complete: whether all values are computed.
         symmetric: whether the matrix is known to be symmetric and positive semidefinite.
         log_scale: the matrix is ``e^log_scale`` times the matrix with these values; 0 except for A and Ā.
-        frobenius2: ``‖·‖_F²``, for singular values and for leading values.
+        frobenius: ``‖·‖_F``, for singular values and for leading values.
         error, upper, passes, closed: for leading values, see `attnprobe.linalg.spectra.Leading`.
     """
 
@@ -63,7 +64,7 @@ class Spectrum:
     complete: bool = True
     symmetric: bool = False
     log_scale: float = 0.0
-    frobenius2: float | None = None
+    frobenius: float | None = None
     error: Tensor | None = None
     upper: Tensor | None = None
     passes: int | None = None
@@ -71,8 +72,14 @@ class Spectrum:
 
     @property
     def weights(self) -> Tensor:
-        """The weights of shares, (k,): the energy ``σ²`` for singular values, ``|λ|`` for eigenvalues."""
-        return self.values.abs().square() if self.kind == "singular" else self.values.abs()
+        """The weights of shares, (k,): the energy ``(σ/σ₁)²`` for singular values, ``|λ|`` for eigenvalues."""
+        return (self.values / self._top).abs().square() if self.kind == "singular" else self.values.abs()
+
+    @property
+    def _top(self) -> float:
+        """σ₁; 1 if it is 0 or not finite."""
+        top = float(self.values[0].abs())
+        return top if 0 < top < inf else 1.0
 
     @property
     def finite(self) -> bool:
@@ -84,7 +91,7 @@ class Spectrum:
         """``‖·‖_F² / σ₁²``; None for eigenvalues of a matrix that is not symmetric."""
         if self.kind == "eigen" and not self.symmetric:
             return None
-        return stable_rank(self.values, None if self.complete else self.frobenius2)
+        return stable_rank(self.values, None if self.complete else self.frobenius)
 
     @property
     def entropy_rank(self) -> float | None:
@@ -100,7 +107,9 @@ class Spectrum:
         """The least number of leading values with ``per_cent`` of all `weights`; None if the known values have less."""
         if self.complete:
             return rank_for(self.weights, per_cent / 100)
-        return rank_for(self.weights, per_cent / 100, self.frobenius2) if self.kind == "singular" else None
+        if self.kind == "eigen" or self.frobenius is None:
+            return None
+        return rank_for(self.weights, per_cent / 100, (self.frobenius / self._top) ** 2)
 
     def rank_within(self, epsilon: float, norm: str = "spectral") -> int | None:
         """The smallest d whose best rank-d approximation is within a relative ``epsilon`` of the matrix.
@@ -110,7 +119,7 @@ class Spectrum:
         """
         if self.kind == "eigen" and not self.symmetric:
             return None
-        return tail_rank(self.values.abs(), epsilon, norm, None if self.complete else self.frobenius2)
+        return tail_rank(self.values.abs(), epsilon, norm, None if self.complete else self.frobenius)
 
 
 @checked()
@@ -183,7 +192,7 @@ def spectra(
     with torch.no_grad():
         if of == "output":
             values = tail_singular_values(exact_output(qkv)).cpu()
-            return [Spectrum("singular", one, len(one), frobenius2=float(one.square().sum())) for one in values]
+            return [Spectrum("singular", one, len(one), frobenius=float(row_norms(one))) for one in values]
         return [_of_head(qkv, of, head, kind, k, seed) for head in heads]
 
 
@@ -238,7 +247,7 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
     if kind == "eigen":
         return Spectrum(values=eigenvalues(matrix, symmetric), **facts)
     values = singular_values(matrix)
-    return Spectrum(values=values, frobenius2=float(values.square().sum()), **facts)
+    return Spectrum(values=values, frobenius=float(row_norms(values)), **facts)
 
 
 def summary(one: Spectrum, epsilons: Sequence[float] = ()) -> dict[str, object]:

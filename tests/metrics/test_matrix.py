@@ -200,3 +200,34 @@ def test_nothing_of_size_n_by_n_is_made():
     with Largest() as largest:
         matrix_errors(exact(qkv), rank)
     assert largest.numel <= 32 * 12 * 3000  # the widest basis; a block of rows has 64
+
+
+@pytest.mark.parametrize("n", [256, 257], ids=["dense", "streamed"])
+@pytest.mark.parametrize("far", [6.0, 12.0, 19.0, 22.0])
+def test_norms_of_a_matrix_whose_squares_underflow(n, far):
+    """Every key is far from every query: the entries of C are about exp(-far² · 2.8/2), from 1e-20 to 1e-300."""
+    q, k, v = torch.randn(3, 1, n, 8, generator=torch.Generator().manual_seed(0), dtype=F64)
+    b = exact(QKV(q, k + far, v), "gaussian")
+    errors = matrix_errors(b, Dense(torch.zeros(1, n, n, dtype=F64)))
+    size = b.dense().amax()
+    expected = torch.linalg.matrix_norm(b.dense() / size, 2) * size
+    assert errors["matrix_spectral_lower"] <= expected * (1 + 1e-12)
+    assert expected * (1 - 1e-12) <= errors["matrix_spectral_upper"] <= 1.001 * errors["matrix_spectral_lower"]
+    frobenius = (b.dense() / size).norm() * size
+    assert (errors["matrix_frobenius"] - frobenius).abs() <= 1e-12 * frobenius
+    assert (errors["matrix_spectral_relative"] - 1).abs() <= 1e-12
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-20, 1e-100, 1e-200, 1e-300])
+def test_an_error_below_the_rounding_of_products_is_that_of_its_entries(size):
+    """B~ lacks some entries of B, and equals it elsewhere: the products with both cancel to rounding."""
+    draws = torch.Generator().manual_seed(0)
+    b = torch.softmax(3 * torch.randn(1, 300, 300, generator=draws, dtype=F64), -1)
+    lost = torch.rand(b.shape, generator=draws) < 0.3
+    b[lost] = size * torch.rand(int(lost.sum()), generator=draws, dtype=F64)
+    kept = b.masked_fill(lost, 0)
+    errors = matrix_errors(Dense(b), Dense(kept))
+    expected = torch.linalg.matrix_norm((b - kept) / size, 2) * size
+    assert errors["matrix_spectral_lower"] <= expected <= errors["matrix_spectral_upper"]
+    assert errors["matrix_spectral_lower"] <= errors["matrix_spectral"] <= errors["matrix_spectral_upper"]
+    assert errors["matrix_spectral_upper"] <= 1.001 * errors["matrix_spectral_lower"]

@@ -151,4 +151,4 @@ def test_products_and_norms_are_dense_ones_whatever_is_left_for_the_last_block(n
     values = torch.linalg.svdvals(complete)
     leading = leading_singular_values(b, 6)
     assert (leading.values - values[:6]).abs().max() <= 1e-6 * values[5]
-    assert abs(leading.frobenius2 - float(complete.norm()) ** 2) <= 1e-13 * n**0.5 * leading.frobenius2
+    assert abs(leading.frobenius - float(complete.norm())) <= 1e-13 * n**0.5 * leading.frobenius

@@ -1,4 +1,4 @@
-"""Values of any size in float64: a power of two of V, of outputs or of a stream moves no relative number."""
+"""Numbers of any size in float64: a power of two of V, an output, a matrix or a stream moves no relative number."""
 
 import pytest
 import torch
@@ -6,9 +6,27 @@ import torch
 from attnprobe import QKV, approximate, exact
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject.drift import local_errors
+from attnprobe.linalg.condition import condition
+from attnprobe.linalg.dimension import exact_leverage, largest_leverage, leverage, statistical_dimension
+from attnprobe.linalg.inverses import inverse_root, razavi, start, truncated_pinv
+from attnprobe.linalg.norms import output_norms, row_norms, tail_singular_values
+from attnprobe.linalg.sampling import kmeans
+from attnprobe.linalg.spectra import eigenvalues, leading_singular_values, singular_values
 from attnprobe.methods.registry import METHODS
-from attnprobe.metrics import kernel_errors, output_errors, residual_errors, row_metrics
+from attnprobe.metrics import (
+    input_statistics,
+    kernel_errors,
+    lower_bound,
+    matrix_errors,
+    output_errors,
+    residual_errors,
+    row_metrics,
+    schulz_residuals,
+    sensitivity,
+    spectra,
+)
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
+from attnprobe.operators import Dense
 from attnprobe.rng import generator
 
 POWERS = [-1000, -560, 560, 1000]
@@ -62,8 +80,126 @@ def in_a_model(size):
     return {"error": torch.tensor(local.error), "rows": torch.tensor(local.rows)}
 
 
+def matrices(n=280, seed=3):
+    """B of two heads, nonnegative, and B~ beside it."""
+    b = torch.rand(2, n, n, generator=generator(seed, "scales"), dtype=torch.float64) ** 2
+    return b, b + 0.1 * torch.randn(2, n, n, generator=generator(seed, "other"), dtype=torch.float64)
+
+
+def in_matrices(size, n=280):
+    b, approx = (x * size for x in matrices(n))
+    of_size = (
+        "matrix_spectral",
+        "matrix_spectral_lower",
+        "matrix_spectral_upper",
+        "matrix_frobenius",
+        "matrix_infinity",
+    )
+    errors = matrix_errors(Dense(b), Dense(approx))
+    return {name: value / size if name in of_size else value for name, value in errors.items()}
+
+
+def in_dense_matrices(size):
+    return in_matrices(size, 40)
+
+
+def in_norms(size):
+    x = matrices(40)[1] * size
+    spectral, frobenius = output_norms(x)
+    sizes = {"spectral": spectral, "frobenius": frobenius, "rows": row_norms(x), "tail": tail_singular_values(x)}
+    bounds = lower_bound(x, 3)
+    found = {name: value / size for name, value in sizes.items()}
+    return found | {name: value for name, value in bounds.items() if name.endswith("relative")}
+
+
+def in_spectra(size):
+    """All values of a small matrix, and leading values of a larger one, of operators that stream or do not."""
+    b, approx = (x * size for x in matrices())
+    symmetric = eigenvalues(approx[0] + approx[0].mT, symmetric=True)
+    found = {"singular": singular_values(b[0]), "symmetric": symmetric, "eigen": eigenvalues(b[0])[:1].abs()}
+    found = {name: value / size for name, value in found.items()}
+    for name, operator, k in (("all", Dense(b), None), ("leading", Dense(approx), 8)):
+        one = spectra(QKV(*torch.ones(3, 2, 280, 1, dtype=torch.float64)), operator, k=k)[0]
+        numbers = [one.stable_rank, one.entropy_rank, one.participation_ratio, one.rank(90)]
+        numbers += [one.rank_within(0.5, norm) for norm in ("spectral", "frobenius")]
+        found[name] = torch.tensor([float("nan") if x is None else x for x in numbers], dtype=torch.float64)
+        found[f"{name} norm"] = torch.tensor(one.frobenius, dtype=torch.float64) / size
+    leading = leading_singular_values(Dense(approx[:1]), 8)
+    return found | {name: getattr(leading, name) / size for name in ("values", "upper")}
+
+
+def in_condition(size):
+    """A matrix of condition 1e10, whose inverses are in range too."""
+    u, _, v = torch.linalg.svd(matrices(12)[1])
+    values = torch.logspace(0, -10, 12, dtype=torch.float64)
+    matrix = u * values @ v * size
+    one = condition(matrix[0])
+    numbers = torch.tensor([one.value, one.cond_eff, one.rank, one.cond_at(5)], dtype=torch.float64)
+    return {"numbers": numbers, "values": one.values / size}
+
+
+def in_inverses(size):
+    core = matrices(12)[0]
+    core = (core @ core.mT + 9 * torch.eye(12, dtype=torch.float64)) * size
+    root = inverse_root(core) * size**0.5
+    pseudo = {"root": root @ root.mT, "pinv": truncated_pinv(core) * size}
+    found = {name: inverse.diagonal(dim1=1, dim2=2) for name, inverse in pseudo.items()}
+    found["steps"] = razavi(core, start(core, "norms"), 8) * size
+    return found | {"residuals": schulz_residuals(core, "norms", 8)}
+
+
+def in_dimensions(size):
+    x = matrices(60)[1]
+    kernel = x @ x.mT * size
+    ridge = torch.tensor([[3.0, 0.5], [2.0, 1.0]], dtype=torch.float64) * size
+    dimension = statistical_dimension(Dense(kernel), ridge)
+    rows = leverage(Dense(kernel), ridge, torch.tensor([[1, 5], [2, 7]]))
+    largest = largest_leverage(Dense(kernel), ridge)
+    return {
+        **{name: getattr(dimension, name) for name in ("value", "lower", "upper", "standard_error")},
+        **{
+            f"{one} {name}": getattr(of, name)
+            for one, of in (("rows", rows), ("largest", largest))
+            for name in ("lower", "upper")
+        },
+        "exact": exact_leverage(kernel[0], ridge[0]),
+    }
+
+
+def in_sensitivities(size):
+    """Of a matrix as large as ``size``, of unscaled Q and K."""
+    qkv = inputs()
+    return {"change": sensitivity(lambda x: Dense(exact(x).dense() * size), qkv, directions=2)}
+
+
+def in_centroids(size):
+    x = matrices(40)[1]
+    return {"kmeans": kmeans(x * size, 5, [generator(0, "centroids", head) for head in range(2)]) / size}
+
+
+def in_inputs(size):
+    """Q larger by ``size`` and K smaller: the scores are the same. And V larger."""
+    found = {}
+    for causal in (False, True):
+        qkv = inputs(size, size).replace(causal=causal)
+        for name, value in input_statistics(qkv).items():
+            unit = {"q": 1 / size, "k": size, "v": size}[name[0]] if name[1:] in ("_norm_mean", "_norm_max") else 1.0
+            found[f"{name} {causal}"] = value / unit
+    return found
+
+
+def in_mean_errors(size):
+    errors = torch.rand(2, 9, generator=generator(4, "scales"), dtype=torch.float64) * size
+    return {"heads": over_heads(errors) / size}
+
+
+MEASURES = [own_rows, in_outputs, in_kernels, in_guarantees, in_streams, in_a_model]
+OF_MATRICES = [in_matrices, in_dense_matrices, in_norms, in_spectra, in_condition, in_inverses, in_dimensions]
+OF_MATRICES += [in_sensitivities, in_centroids, in_inputs, in_mean_errors]
+
+
 @pytest.mark.parametrize("power", POWERS)
-@pytest.mark.parametrize("measure", [own_rows, in_outputs, in_kernels, in_guarantees, in_streams, in_a_model])
+@pytest.mark.parametrize("measure", MEASURES + OF_MATRICES)
 def test_no_relative_error_depends_on_the_unit(measure, power):
     known, found = measure(1.0), measure(2.0**power)
     assert set(known) == set(found)

@@ -103,7 +103,7 @@ def test_what_is_proved_of_leading_values_holds(name, k):
     noise = math.sqrt(4 * EPS * M**0.5) * values[0]  # what is left of a zero: the root of the rounding of T
     assert (actual.values <= true * (1 + 1e-12) + noise).all()  # Cauchy
     assert (actual.upper >= true * (1 - 1e-12) - rounding).all()
-    assert actual.frobenius2 == pytest.approx(float(values.square().sum()), rel=1e-12)
+    assert actual.frobenius == pytest.approx(float(values.norm()), rel=1e-12)
     if name == "zero":
         assert actual.closed and not actual.values.any()
         return
@@ -193,7 +193,7 @@ def test_one_exponential_streams_what_the_products_give(monkeypatch):
     monkeypatch.setattr(file, "Streamed", type(None))
     generic = leading_singular_values(op, 10)
     assert torch.allclose(streamed.values, generic.values, rtol=1e-9)
-    assert streamed.frobenius2 == pytest.approx(generic.frobenius2, rel=1e-12)
+    assert streamed.frobenius == pytest.approx(generic.frobenius, rel=1e-12)
 
 
 def test_beyond_the_limit_values_are_leading_and_nothing_is_held(monkeypatch):
@@ -287,9 +287,9 @@ def test_effective_ranks_of_known_spectra():
         assert rank(torch.zeros(3, dtype=F64)) is None
         assert rank(1e-300 * flat) == pytest.approx(30, rel=1e-12)  # no square underflows
     assert stable_rank(r) == pytest.approx(4 / 3, rel=1e-12)  # Σ 4^-i
-    assert stable_rank(torch.tensor([2.0, 1.0]), frobenius2=12.0) == 3
+    assert stable_rank(torch.tensor([2.0, 1.0]), frobenius=4.0) == 4
     assert stable_rank(torch.tensor([-2.0, 1.0, -1.0])) == 1.5  # eigenvalues, by modulus
-    assert stable_rank(torch.tensor([-2.0, 1.0]), frobenius2=12.0) == 3
+    assert stable_rank(torch.tensor([-2.0, 1.0]), frobenius=4.0) == 4
     assert participation_ratio(r) == pytest.approx(3, rel=1e-12)  # (1 + q) / (1 - q) of a geometric law
     assert entropy_rank(r) == pytest.approx(4, rel=1e-12)  # its entropy is 2 bits
     assert [rank_for(r, share) for share in (0.5, 0.51, 0.75, 0.9375)] == [1, 2, 2, 4]
@@ -299,8 +299,8 @@ def test_effective_ranks_of_known_spectra():
     assert [tail_rank(r, epsilon, "frobenius") for epsilon in (0.5, 0.3, 0.25)] == [1, 2, 2]  # 2^-d of the whole
     assert tail_rank(flat, 0.5, "spectral") == 30 and tail_rank(flat, 0.5, "frobenius") == 23  # 30 - 7.5, up
     for norm in ("spectral", "frobenius"):
-        assert tail_rank(r[:5], 0.25, norm, float(r.square().sum())) == 2
-        assert tail_rank(r[:5], 1e-3, norm, float(r.square().sum())) is None
+        assert tail_rank(r[:5], 0.25, norm, float(r.norm())) == 2
+        assert tail_rank(r[:5], 1e-3, norm, float(r.norm())) is None
 
 
 def test_a_best_approximation_of_that_rank_has_that_error():

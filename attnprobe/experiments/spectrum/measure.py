@@ -250,7 +250,7 @@ def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Result:
         "size": spectrum.size,
         "complete": spectrum.complete,
         "log_scale": spectrum.log_scale,
-        "frobenius": None if spectrum.frobenius2 is None else spectrum.frobenius2**0.5,
+        "frobenius": spectrum.frobenius,
         "error": None if spectrum.error is None else spectrum.error.tolist(),
         "upper": None if spectrum.upper is None else spectrum.upper.tolist(),
         "passes": spectrum.passes,
