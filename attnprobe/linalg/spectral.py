@@ -145,7 +145,8 @@ def norm_intervals(
             top = theta[:, -1].clamp(min=0)
             p, c = r.mT @ y[:, :s], b @ y[:, -s:]  # (a, s, K)
             growth = u * t.shape[-1] ** 0.5
-            of_parts = growth * parts[which] * top.sqrt()
+            rounding = growth * parts[which]  # of EX: it may hide an E of this size
+            of_parts = rounding * (top.sqrt() + rounding)
             eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + of_parts
             ends = {"apriori": a_priori_bound(top + eta, size_r, shrunk, done)}
             if frobenius2 is not None:
