@@ -62,12 +62,16 @@ def _by_backend(name: str, backend: SDPBackend) -> Kernel:
             with warnings.catch_warnings(), sdpa_kernel(backend):
                 warnings.simplefilter("ignore")  # torch lists why each backend refuses
                 return attention(q, k, v, qkv.scale, qkv.visible)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or "o available kernel" not in str(error):
-                raise
             where = f"{str(q.dtype)[6:]} on {q.device.type} at p={q.shape[2]}"
             masked = "" if qkv.visible is None else " under this mask"
-            raise Unsupported(f"{name}: torch has no such kernel for {where}{masked}") from error
+            if "o available kernel" in str(error):
+                raise Unsupported(f"{name}: torch has no such kernel for {where}{masked}") from error
+            if "allocate memory" in str(error):  # of a CPU
+                raise
+            raise Unsupported(f"{name}: torch refuses {where}{masked} ({reason(error)[:160]})") from error
 
     return kernel
 
@@ -83,7 +87,7 @@ def sdpa_flash(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", 
     """``softmax(scale · Q Kᵀ) V`` by torch's flash kernel: scores in tiles, a running maximum and sum in float32.
 
     It is skipped where torch has no flash kernel for the dtype and device (on CUDA there is one for half precision
-    only).
+    only), and with torch's reason where torch refuses it on this processor.
 
     Options:
         dtype: round Q, K and V to this dtype first; ``own`` keeps theirs.

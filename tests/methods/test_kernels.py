@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from inputs import make
+from torch.nn import functional
 
 from attnprobe import QKV, approximate, kernel_errors, method
 from attnprobe.errors import Unsupported, UsageError
@@ -13,6 +14,7 @@ from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.methods import KERNELS, METHODS, get, kernels
 from attnprobe.metrics.kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, eager_output
 from attnprobe.records.read import read_records
+from attnprobe.reference import own_output
 from attnprobe.run.plan import parse_methods
 from attnprobe.testing import check_method
 
@@ -219,6 +221,42 @@ def test_what_torch_cannot_run_here_is_skipped_by_name(run, qkv, monkeypatch):
     monkeypatch.setattr(kernels, "attention", lambda *args: (_ for _ in ()).throw(RuntimeError("No available kernel.")))
     with pytest.raises(Unsupported, match="torch:sdpa-flash: torch has no such kernel for float64 on cpu at p=8"):
         approximate("torch:sdpa-flash", make())
+
+
+REFUSAL = "pack_vnni2 is only supported when avx512 is supported"
+
+
+def refusing(monkeypatch):
+    """torch's fused kernel in bfloat16 as on a processor with AMX under ``ATEN_CPU_CAPABILITY=default``."""
+    fused = functional.scaled_dot_product_attention
+
+    def refused(q, *args, **options):
+        if q.dtype == torch.bfloat16 and torch.backends.cuda.flash_sdp_enabled():
+            raise RuntimeError(REFUSAL)
+        return fused(q, *args, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", refused)
+
+
+def test_a_kernel_that_torch_refuses_on_this_processor_is_skipped_with_its_reason(run, qkv, monkeypatch):
+    refusing(monkeypatch)
+    spelt = "torch:sdpa-flash:dtype=bfloat16,torch:sdpa-math:dtype=bfloat16,softmax"
+    code, out, err = run("error", "--qkv", qkv, "--method", spelt, "--format", "json")
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert code == 0 and rows["torch:sdpa-flash"]["status"] == "skipped", err
+    assert REFUSAL in rows["torch:sdpa-flash"]["reason"]
+    assert rows["torch:sdpa-math"]["status"] == rows["softmax"]["status"] == "ok"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_exact_attention_in_bfloat16_needs_no_fused_kernel(monkeypatch, causal):
+    qkv = make(n=70, p=16, p_v=16, dtype=torch.bfloat16).replace(causal=causal)
+    fused = own_output(qkv)
+    refusing(monkeypatch)
+    unfused = own_output(qkv)
+    assert unfused.dtype == torch.bfloat16
+    errors = [kernel_errors(output, qkv)["ratio_to_framework"] for output in (fused, unfused)]
+    assert torch.stack(errors).max() < 4
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from attnprobe.methods import METHODS as BUILT_IN
 from attnprobe.methods.registry import TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
 from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS, MATRIX_METRICS, OUTPUT_METRICS
+from attnprobe.records import read_records
 from attnprobe.sources.packaged import PACKAGES
 from attnprobe.sources.text import EMBEDDED_SHA256
 
@@ -187,7 +188,7 @@ def follow(page: Path, run, folder: Path) -> None:
                     assert text in INSTALL.read_text()  # installs
                     continue
                 got, _, err = run(*words[1:])
-                assert got == code, (words, err)
+                assert got == code or "torch refuses bfloat16" in err, (words, err)  # with AMX, see CONTRIBUTING
         else:
             assert language in ("", "text")
 
@@ -249,7 +250,10 @@ def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
         return line.split("|")[1:3]
 
     made = [re.sub(":compiled=False(,)?", lambda end: ":" if end[1] else "", line) for line in done.stdout.splitlines()]
-    assert sorted(map(plain, made)) == sorted(map(plain, shown)) and len(shown) == 18
+    refused = {record["method"] for record in read_records(tmp_path / "runs/kernels") if record["status"] == "skipped"}
+    expected = [line for line in shown if not any(f"`{name}:dtype=bfloat16`" in line for name in refused)]
+    assert sorted(map(plain, made)) == sorted(map(plain, expected)) and len(shown) == 18
+    assert refused <= {"torch:sdpa-flash"}  # in bfloat16, on a processor where torch refuses it
 
 
 def test_a_methods_page_has_its_options_claims_and_errors():
