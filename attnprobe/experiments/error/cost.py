@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,36 @@ from ...figures.methods import (
 )
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...files import Fields
+from ...tables.long import Row
 from ...tables.methods import mark, statistic
-from .unbeaten import AXES, COSTS, SOFTMAX, exact_share, prices, unstated
+from ...tables.table import gathered
 
 Panel = tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]  # cost, rows, points, and the frontier
 
+RESIDUAL, OUTPUT = "residual_error", "output_spectral_relative"
+COSTS = {"visited_fraction": "entries visited", "kv_read": "keys and values read"}
+AXES = {  # of a metric: statistic, factor, label
+    "visited_fraction": ("mean", 100.0, "entries visited, % of queries times keys"),
+    "kv_read": ("mean", 1.0, "rows of K and V read for a query"),
+}
+SOFTMAX = "softmax"  # the method that computes exact attention
 ABOVE = 10  # times V-Mean's error, that an axis of many methods reaches
 EXACT_LABEL = "exact attention"
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
+
+
+def judged_by(rows: Sequence[Row]) -> str:
+    """The metric that methods are judged by: the residual error where it was measured, else the output error."""
+    return RESIDUAL if any(statistic(row, RESIDUAL, "median") is not None for row in rows) else OUTPUT
+
+
+def exact_share(n: int, causal: bool) -> float:
+    """The share of the n x n entries that exact attention computes."""
+    return (1 + 1 / n) / 2 if causal else 1.0
+
+
+def is_causal(records: Sequence[Fields]) -> bool:
+    return any(record["source"].get("causal") for record in records)
 
 
 def cost_figure(
@@ -134,7 +157,7 @@ def cost_figure(
         for price, labels in unstated(shown, costs).items()
         if labels
     ]
-    unpriced += no_panel({COSTS[name].partition(",")[0]: stating[name] for name in AXES if name not in costs})
+    unpriced += no_panel({COSTS[name]: stating[name] for name in AXES if name not in costs})
     caption = [
         f"Median of the {in_words(metric)}{f', {formula(metric)}' if metric in SYMBOLS else ''}, against the entries "
         "of the n x n matrix that a method visits, without scores that only choose keys, and against other costs that "
@@ -186,3 +209,18 @@ def _shown(rows: Sequence[Fields]) -> list[Fields]:
 def _drawn(row: Fields, metric: str) -> float | None:
     median = statistic(row, metric, "median")
     return median if median is not None and median <= HUGE else None
+
+
+def unstated(rows: Sequence[Fields], costs: Iterable[str]) -> dict[str, list[str]]:
+    """The methods that state no cost, and those that do not state one of ``costs`` that others state, by its words."""
+    methods = [row for row in rows if not (row.get("reference") or row["method"] == SOFTMAX)]
+    stated = {text_label(group[0]): set(chain(*map(prices, group))) for group in gathered(methods, text_label)}
+    lacking = {"cost": [label for label, known in stated.items() if not known]}
+    for name in filter(set(chain(*stated.values())).__contains__, dict.fromkeys(costs)):
+        lacking[COSTS[name]] = [label for label, known in stated.items() if known and name not in known]
+    return lacking
+
+
+def prices(row: Fields) -> dict[str, float]:
+    known = {name: statistic(row, name, of) for name, (of, _, _) in AXES.items()}
+    return {name: AXES[name][1] * value for name, value in known.items() if value}

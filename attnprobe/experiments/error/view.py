@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import COLUMNS as OF_METHODS
 from .columns import KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
-from .cost import cost_figure
+from .cost import COSTS, cost_figure, is_causal, judged_by
 from .error_figure import error_figure
 from .heads_figure import head_figures
 from .maps_figure import map_figures
@@ -44,17 +43,6 @@ from .papers import METRIC, paper_figure, reference_rows
 from .positions import positions_figure
 from .record import PER_HEAD, SHAPE
 from .result import PLACE, error_result
-from .unbeaten import (
-    COSTS,
-    OUTPUT,
-    RESIDUAL,
-    frontier_columns,
-    frontier_rows,
-    frontier_tables,
-    frontiers,
-    is_causal,
-    judged_by,
-)
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -75,7 +63,7 @@ OF_RECORD = (
     *KERNEL,
 )
 OF_HEAD = ("head", *PER_HEAD, "profile")
-COLUMNS = (*OF_METHODS, *DUELS, *frontier_columns(OUTPUT), *frontier_columns(RESIDUAL))
+COLUMNS = (*OF_METHODS, *DUELS)
 ROW = (
     *("method", "options", "target", "n", "d", "realised_d", "layer", "weights", "source", "scale_inputs"),
     *("heads", "windows", "repeats", "cells", "values", "status", "reason", "reference", "requested", "family"),
@@ -96,10 +84,7 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     papers = [flat_view("papers", references, recorded.header)] if references else []
     over_layers = pooled(recorded.records)
     figures = _figures(recorded, rows, bounds, over_layers)
-    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.tested, over_layers)
-    unbeaten = frontiers(over_layers, recorded.records)
-    tables = [*made.tables, *frontier_tables(unbeaten, is_causal(recorded.records))]
-    return replace(made, tables=tables, more={**made.more, "unbeaten": frontier_rows(unbeaten)})
+    return errors_view(rows, bounds, recorded.header, figures, papers, recorded.tested, over_layers)
 
 
 def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:

@@ -85,7 +85,7 @@ def test_the_table_of_rows_and_the_figure_stand_beside_those_of_errors(run, qkv,
     options = ("--method", "window,topk", "--d", 8, "--no-matrix", "--rows", "--plot", "positions", "--out", "r")
     code, out, _ = run("error", "--qkv", qkv[0], *options)
     table = out[out.index("rows · layer 0") :]
-    assert code == 0 and all(word in table for word in ("mass", "TV", "row error", "window", "topk"))
+    assert code == 0 and all(word in table for word in ("mass", "row error", "window", "topk"))
     assert (tmp_path / "r" / "figures" / "positions.svg").exists()
     caption = (tmp_path / "r" / "figures" / "positions.txt").read_text()
     assert "2^a to 2^(a+1)" in caption

@@ -1,4 +1,4 @@
-"""Which method: the tables of those that no other beats at their cost."""
+"""The figure of error against cost, and its frontier."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from error_records import legend_of
 from matplotlib.figure import Figure
-from scipy.stats import t as student
 
-from attnprobe.experiments.error import cost, unbeaten
+from attnprobe.experiments.error import cost
 from attnprobe.experiments.error.view import pooled
 from attnprobe.figures.costs import RULE, STEPS
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.files import fixed_settings
-from attnprobe.tables.console import Header
-from attnprobe.tables.view import View
 
 HEADS = [1.0, 2.0, 4.0, 8.0]  # the errors of heads; methods have multiples of them
 
@@ -39,217 +36,6 @@ FIVE = [
     *cells("worse", 0.05, 1.5),
     *cells("more", 1.0, 0.001),
 ]
-
-
-def frontier_tables(records):
-    return unbeaten.frontier_tables(unbeaten.frontiers(pooled(records), records), unbeaten.is_causal(records))
-
-
-def names(table):
-    return [line[0] for line in table.lines]
-
-
-def test_a_table_has_what_nothing_cheaper_beats():
-    (table,) = frontier_tables([*FIVE, *VMEAN])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "dear"], "more costs as much as exact attention"
-    assert table.caption.startswith(
-        "unbeaten in entries visited, without scores that only choose keys, by median ‖E‖₂ / ‖BV‖₂ · layers 0-1"
-    )
-
-
-def test_fewer_than_five_methods_have_no_table():
-    assert frontier_tables([*FIVE[2:], *VMEAN]) == []
-
-
-def test_one_method_that_beats_all_has_a_table_which_names_those_without_a_cost():
-    best = [*cells("best", 0.04, 0.01), *FIVE]
-    bare = cells("bare", 0.5, 0.001)
-    for record in bare:
-        record["metrics"].pop("visited_fraction", None)
-    (table,) = frontier_tables([*best, *bare, *VMEAN])
-    assert names(table) == ["V-Mean (ref.)", "best"]
-    assert list(table.notes) == ["left out, as they do not state this cost: bare"]
-    assert not frontier_tables([*FIVE, *VMEAN])[0].notes
-    assert not frontier_tables([*cells("vmean", 0.0, 0.001, None, requested=False, reference=True), *FIVE])
-
-
-def test_methods_are_compared_head_by_head():
-    """Heads differ by a factor of eight, which would hide a difference of a tenth that each of them has."""
-    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("tenth", 0.3, 0.45)])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "tenth", "dear"]
-    ratios = table.headings.index("ratio to the line above, geometric mean [95 %]")
-    assert table.lines[2][ratios] == "0.90 [0.90 – 0.90]"
-
-
-def test_what_the_test_does_not_tell_apart_is_named_with_its_ratio():
-    mixed = cells("mixed", 0.3, 0.5)
-    for record in mixed:
-        record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
-    cheap = FIVE[2]["metrics"]["output_spectral_relative"]
-    of_heads = np.exp(np.mean(np.log(np.divide([0.3, 1.6, 1.2, 6.0], cheap))))
-    (table,) = frontier_tables([*FIVE, *VMEAN, *mixed])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "dear"] and table.lines[1][-1] == f"mixed d = 8 ({of_heads:.2f})"
-    several = [{**record, "method": f"mixed{place}"} for place in range(5) for record in mixed]
-    (table,) = frontier_tables([*FIVE, *VMEAN, *several])
-    assert table.lines[1][-1] == ", ".join([*(f"mixed{place} d = 8 ({of_heads:.2f})" for place in range(3)), "2 more"])
-    records = [*FIVE, *VMEAN, *several]
-    reference, line, dear = unbeaten.frontier_rows(unbeaten.frontiers(pooled(records), records))
-    assert [one["method"] for one in line["not_told_apart"]] == [f"mixed{place}" for place in range(5)]
-    assert all(one["ratio"] == pytest.approx(of_heads) and one["d"] == 8 for one in line["not_told_apart"])
-    assert (line["by"], line["cost"], line["metric"]) == ("visited_fraction", 0.1, unbeaten.OUTPUT)
-    assert reference["ratio"] is None and line["ratio"]["high"] < 1 and not dear["not_told_apart"]
-
-
-def test_the_users_own_methods_are_always_named_among_those_not_told_apart():
-    """They were in *4 more*, though the question was about them."""
-    families = ["x"] * 4 + ["user"] * 4
-    tied = [cells(f"tie{place}", 0.3, 0.5, family=family) for place, family in enumerate(families)]
-    for record in sum(tied, []):
-        record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
-    (table,) = frontier_tables([*FIVE, *VMEAN, *sum(tied, [])])
-    named = [part.split(" ")[0] for part in table.lines[1][-1].split(", ")]
-    assert named == ["tie4", "tie5", "tie6", "tie7", "4"]
-    (table,) = frontier_tables([*FIVE, *VMEAN, *sum(tied[:5], [])])
-    assert [part.split(" ")[0] for part in table.lines[1][-1].split(", ")] == ["tie4", "tie0", "tie1", "2"]
-
-
-def test_latex_says_what_is_not_told_apart_and_what_was_scored():
-    mixed = cells("mixed", 0.3, 0.5, metrics={"scored": [9.0] * 4})
-    for record in mixed:
-        record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
-    dear = cells("dear", 0.9, 0.1, metrics={"scored": [9.0] * 4})
-    tables = frontier_tables([*dear, *FIVE[2:], *VMEAN, *mixed])
-    table = View("error", Header(), [], tables).text("latex").partition(r"\end{table}")[0]
-    assert "not told apart" in table and "mixed $d = 8$ (" in table and "scored" in table
-
-
-def test_a_better_method_of_about_the_same_cost_takes_the_place():
-    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("near", 0.109, 0.4), *cells("far", 0.13, 0.3)])
-    assert names(table) == ["V-Mean (ref.)", "near", "far", "dear"]
-
-
-def test_a_chain_of_equal_costs_leaves_out_nothing_that_is_cheaper_by_more():
-    """Each of three is within 10 % of the next: only the last one stayed, which costs 19 % more than the first."""
-    chain = [*cells("first", 0.211, 0.4), *cells("second", 0.231, 0.35), *cells("third", 0.252, 0.2)]
-    (table,) = frontier_tables([*FIVE, *VMEAN, *chain])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "first", "third", "dear"]
-    ratios = table.headings.index("ratio to the line above, geometric mean [95 %]")
-    assert [line[ratios] for line in table.lines[2:4]] == ["0.80 [0.80 – 0.80]", "0.50 [0.50 – 0.50]"]
-
-
-def test_methods_that_choose_keys_at_the_cost_of_exact_attention_are_named():
-    """They stood among the unbeaten, as what costs as much as exact attention does not."""
-    dear, free = (
-        cells(name, 0.3, factor, metrics={"scored": [scores] * 4})
-        for name, factor, scores in (("chooses", 0.4, 45.0), ("chooses less", 0.3, 44.0))
-    )
-    (table,) = frontier_tables([*FIVE, *VMEAN, *dear, *[{**one, "d": 16} for one in free]])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "chooses less", "dear"]
-    assert not table.notes
-    (table,) = frontier_tables([*FIVE, *VMEAN, *dear])
-    assert list(table.notes) == ["no cheaper than exact attention with the scores that choose keys: chooses d = 8"]
-
-
-@pytest.mark.parametrize(
-    "spoiled",
-    [
-        {"status": "failed"},
-        {"metrics": {"bad_rows": [0, 1, 0, 0]}},
-        {"metrics": {"output_spectral_relative": [1e-8] * 4}},  # exact but for rounding
-    ],
-)
-def test_rows_that_do_not_compete(spoiled):
-    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("spoiled", 0.1, 0.01, **spoiled)])
-    assert "spoiled" not in names(table)
-
-
-def test_yardsticks_do_not_compete():
-    """A line below the same output said that they are not ranked, and one stood in the table of keys read."""
-
-    def of(name, factor):
-        return cells(name, 0.3, factor, metrics={"kv_read": [4.0] * 4})
-
-    tables = frontier_tables([*FIVE, *VMEAN, *of("topk", 0.01), *of("window", 0.4)])
-    assert len(tables) == 2 and not any("topk" in names(table) for table in tables)
-    assert names(tables[1]) == ["window"]
-
-
-def test_medians_that_are_not_reproducible_do_not_compete():
-    rows = pooled([*FIVE, *VMEAN])
-    for row in rows:
-        row["fragile"] = {unbeaten.OUTPUT: ["median"]} if row["method"] == "cheap" else {}
-    (table,) = unbeaten.frontier_tables(unbeaten.frontiers(rows, [*FIVE, *VMEAN]), causal=False)
-    assert names(table) == ["V-Mean (ref.)", "beaten", "dear"]
-
-
-def test_rows_are_compared_in_the_heads_that_both_have():
-    """Without one, or with one alone, nothing is known about which is better."""
-    row, other = cells("a", 0.3, 2.0)[0], cells("b", 0.3, 1.0)[0]
-    ours, theirs = unbeaten._key({**row, "source": ""}), unbeaten._key({**other, "source": ""})
-    a, b, c, d = ((0, 0, head) for head in range(4))
-    errors = {ours: {a: 2.0, b: 6.0, c: 9.0}, theirs: {a: 1.0, b: 3.0, d: 0.1}}
-    both = ({**row, "source": ""}, {**other, "source": ""})
-    assert unbeaten.ratio(errors, *both) == pytest.approx((2.0, 2.0, 2.0))
-    assert unbeaten.ratio({**errors, ours: {a: 2.0}}, *both) == (0.0, pytest.approx(2.0), math.exp(700.0))
-    assert unbeaten.ratio({**errors, ours: {c: 9.0}}, *both) == (0.0, None, math.inf)
-
-
-@pytest.mark.parametrize("windows", [1, 10])
-def test_windows_that_repeat_a_head_make_no_interval_narrower(windows):
-    """Twelve heads of ratio exp(N(0, 0.3²)), in each window the same: Student's interval with 11 degrees of freedom."""
-    row, other = ({**cells(name, 0.3, 1.0)[0], "source": ""} for name in "ab")
-    logs = np.random.default_rng(0).normal(0, 0.3, 12)
-    places = [(0, window, head) for window in range(windows) for head in range(12)]
-    errors = {
-        unbeaten._key(row): {place: math.exp(logs[place[2]]) for place in places},
-        unbeaten._key(other): dict.fromkeys(places, 1.0),
-    }
-    reach = student.ppf(0.975, 11) * logs.std(ddof=1) / 12**0.5
-    expected = np.exp([logs.mean() - reach, logs.mean(), logs.mean() + reach])
-    assert unbeaten.ratio(errors, row, other) == pytest.approx(expected)
-    of_one = [{place: x for place, x in of.items() if place[2] == 0} for of in errors.values()]
-    (low, middle, _) = unbeaten.ratio(dict(zip(errors, of_one, strict=True)), row, other)
-    assert middle == pytest.approx(math.exp(logs[0])) and low == (pytest.approx(middle) if windows > 1 else 0.0)
-    left, right = cells("left", 0.2, 0.3, layers=(0,)), cells("right", 0.3, 0.2, layers=(1,))
-    (table,) = frontier_tables([*FIVE, *VMEAN, *left, *right])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "left", "dear"] and "right d = 8" in table.lines[2][-1]
-
-
-def test_a_causal_mask_halves_the_cost_of_exact_attention():
-    causal = [{**record, "source": {"causal": True}} for record in [*FIVE, *VMEAN, *cells("half", 0.45, 0.2)]]
-    (table,) = frontier_tables(causal)
-    assert names(table) == ["V-Mean (ref.)", "cheap", "half"]
-
-
-def test_what_costs_as_much_as_exact_attention_but_for_rounding_is_not_cheaper():
-    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("all", math.nextafter(1.0, 0.0), 0.01)])
-    assert "all" not in names(table)
-
-
-def test_the_residual_error_decides_where_it_was_measured():
-    some = [*FIVE, *VMEAN]
-    for place, record in enumerate(some):
-        better = 1e-6 if record["method"] == "beaten" else 1e-3
-        record = some[place] = {**record, "metrics": {**record["metrics"], "residual_error": [better] * 4}}
-    (table,) = frontier_tables([*some, *cells("other", 0.2, 0.3, metrics={"residual_error": [1e-4] * 4})])
-    assert "scores that only choose keys, by median residual error · layers" in table.caption
-    assert names(table) == ["V-Mean (ref.)", "other", "beaten"]
-
-
-def test_keys_read_have_a_table_of_their_own():
-    some = [*cells("reads", 0.3, 0.45, metrics={"kv_read": [8.0] * 4})]
-    some += cells("reads more", 0.4, 0.2, metrics={"kv_read": [16.0] * 4})
-    visited, table = frontier_tables([*FIVE, *VMEAN, *some])
-    assert names(table) == ["reads", "reads more"] and "keys and values read" in table.caption
-    spare = [{column.name for column in one.columns if column.spare > 0} for one in (visited, table)]
-    assert "visited" not in spare[0] and "keys read" in spare[0], "a narrow terminal keeps the cost of the table"
-    assert "visited" in spare[1] and "keys read" not in spare[1]
-
-
-def test_an_end_below_one_does_not_read_one():
-    row = {"ratio": {"low": 0.51, "mean": 0.71, "high": 0.9966}}
-    assert unbeaten._of_above(row) == "0.710 [0.510 – 0.997]"
-    assert unbeaten._of_above({"ratio": {"low": 0.51, "mean": 0.71, "high": 0.99}}) == "0.71 [0.51 – 0.99]"
 
 
 def test_pooled_rows_are_over_all_layers():
@@ -302,7 +88,7 @@ def edges_of(figure):
 def figure_of(records, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT)
     return figures[0]
 
 
@@ -375,7 +161,7 @@ def test_half_of_a_slide_is_its_panels(monkeypatch, tmp_path):
     spoiled = cells("spoiled", 0.05, 0.001, metrics={"bad_rows": [1.0] * 4})
     records = [*FIVE, *grey, *reads, *spoiled, *VMEAN]
     slide = Drawing("slide")
-    cost.cost_figure(pooled(records), slide, tmp_path, unbeaten.OUTPUT)
+    cost.cost_figure(pooled(records), slide, tmp_path, cost.OUTPUT)
     with fixed_settings(slide):
         (page,) = figures[0].pages(slide)
         drawn = figures[0].sheet(page, slide).figure
@@ -392,7 +178,7 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
     del reads[0]["metrics"]["visited_fraction"]  # which its layers share
     records = [*FIVE, *softmax, *reads, *cells("softmax", 0.8, 1e-7, None, n=32)]
     records += cells("vmean", 0.0, 1.0, None, n=16, requested=False, reference=True)  # alone, which is no panel
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT)
     uprights = {}
     for title, panel in figures[0].panels:
         axis = Figure().subplots()
@@ -411,7 +197,7 @@ def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_a
     figures, limits = [], []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     for records in (FIVE, [*FIVE, *cells("softmax", 0.8, 1e-7, None)]):
-        cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
+        cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT)
         axis = Figure().subplots()
         figures[-1].draw(axis, figures[-1].panels[0][1])
         limits.append(axis.get_ylim())
