@@ -229,10 +229,12 @@ class Sheet:
         several = not self.data.sideways and len({other.measured for other in self.plot.panels}) > 1
         full = 1 < lines < len(self.panels) == lines * across == lines * len({p.column for p in self.panels})
         beside = symbol_of(panel.measured) if several else ""
-        place = panel.column if full and number < across else () if full else (*panel.line, *panel.column)
+        facets = (*panel.line, *panel.column)
+        if full:
+            facets = panel.column if number < across else ()
         line = _words(panel.line) if full and number % across == 0 else ""
         letters = int(width * INCH / (LETTER * size_of("axes.titlesize")))
-        axis.set_title(textwrap.fill(_words(place), letters))
+        axis.set_title(textwrap.fill(_words(facets), letters))
         axis.set_ylabel("\n".join(filter(None, [line, beside])))
         if "x" in self.figure.shared and not self.figure.square:
             axis.tick_params(labelbottom=number + across >= len(self.panels))
@@ -259,14 +261,14 @@ class Sheet:
         set_ticks(bar.ax.yaxis, (low, high), isinstance(norm, LogNorm))
 
 
-def _words(place: Sequence[tuple[str, Any]]) -> str:
-    """What a panel's title says of its place.
+def _words(facets: Sequence[tuple[str, Any]]) -> str:
+    """What a panel's title says of its facets.
 
     >>> _words([("layer", 0), ("d", 16), ("family", "sketch")])
     'layer\xa00, $d$\xa0=\xa016, sketch'
     """
     parts = [
-        (METRICS[value].title if name == MEASURED else value_of(name, value)) for name, value in place if name != GROUP
+        (METRICS[value].title if name == MEASURED else value_of(name, value)) for name, value in facets if name != GROUP
     ]
     return ", ".join(parts)
 

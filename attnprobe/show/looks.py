@@ -137,13 +137,13 @@ def _free(colour: str, others: list[Look]) -> Look:
     return Look(colour, min(turned, key=markers.__getitem__), min(DASHES, key=lambda dash: dashes[str(dash)]))
 
 
-def tint(look: Look, place: int, count: int) -> Look:
+def tint(look: Look, number: int, count: int) -> Look:
     """The look of a shade, of several from pale to full."""
     if count < 2:
         return look
-    share = PALEST + (1 - PALEST) * place / (count - 1)
+    share = PALEST + (1 - PALEST) * number / (count - 1)
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(look.colour))
-    return replace(look, colour=to_hex((red, green, blue)), marker=MARKERS[place % len(MARKERS)])
+    return replace(look, colour=to_hex((red, green, blue)), marker=MARKERS[number % len(MARKERS)])
 
 
 @contextmanager

@@ -129,22 +129,24 @@ class Brush:
         for name in yardsticks[colour].unique() if len(yardsticks) else ():
             look = FIXED.get(str(name), FIXED["vmean"])
             found.append(Series(name, look, look, yardsticks[yardsticks[colour] == name], yardsticks, reference=True))
-        return sorted(found, key=lambda one: (not one.faint, not one.reference))
+        return sorted(found, key=lambda series: (not series.faint, not series.reference))
 
     def _shaded(self, points: Rows, look: Look) -> Iterator[tuple[Look, Rows]]:
         shades, column = self.data.shades, self.figure.shade
         if len(shades) < 2:
             yield look, points
             return
-        for place, shade in enumerate(shades):
-            yield tint(look, place, len(shades)), points[(points[column] == shade).fillna(False)]
+        for number, shade in enumerate(shades):
+            yield tint(look, number, len(shades)), points[(points[column] == shade).fillna(False)]
         yield look, points[points[column].isna()]
 
     def draw(self) -> None:
         """All marks of the panel."""
         self.guides()
         every = self.series()
-        crowded = not self.data.sideways and sum(not one.faint and not one.reference for one in every) > MOST_SPREADS
+        crowded = (
+            not self.data.sideways and sum(not series.faint and not series.reference for series in every) > MOST_SPREADS
+        )
         for number, series in enumerate(every):
             self.explain(series)
             for mark in ["line"] if series.reference or series.faint else self.figure.marks:
@@ -287,8 +289,8 @@ class Brush:
             if (here < self.values[0]).all():
                 sign, words = r"$\leftarrow$", "before the axis"
             look = {"va": "center", "fontsize": rcParams["ytick.labelsize"], "color": GREY}
-            place = {"xycoords": self.axis.get_yaxis_transform()}
-            self.axis.annotate(f" {len(here)} {sign}", (1.0, slot), **place, **look)
+            beside = {"xycoords": self.axis.get_yaxis_transform()}
+            self.axis.annotate(f" {len(here)} {sign}", (1.0, slot), **beside, **look)
             handle = {"marker": sign, "color": GREY, "linestyle": "", "markeredgewidth": 0.0}
             self.legend.others[words] = drawn_as(markersize=1.8 * rcParams["lines.markersize"], **handle)
 
@@ -316,8 +318,8 @@ class Brush:
     def _explain_points(self, drawn: Sequence[str]) -> None:
         figure, others, size = self.figure, self.legend.others, rcParams["lines.markersize"]
         if len(self.data.shades) > 1:
-            for place, shade in enumerate(self.data.shades):
-                look = tint(Look(GREY), place, len(self.data.shades))
+            for number, shade in enumerate(self.data.shades):
+                look = tint(Look(GREY), number, len(self.data.shades))
                 handle = drawn_as(color=look.colour, marker=look.marker, linestyle="")
                 others[value_of(figure.shade, shade)] = handle
         for size, value in zip(self._sizes(), self.data.sizes, strict=False):

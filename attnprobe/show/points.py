@@ -150,7 +150,7 @@ class Data:
         if not both:
             return [((), ())]
         combinations = [tuple(values) for values in rows[both].drop_duplicates().itertuples(index=False)]
-        combinations = [one for one in combinations if not any(_covers(other, one) for other in combinations)]
+        combinations = [values for values in combinations if not any(_covers(other, values) for other in combinations)]
         places = []
         for values in combinations:
             named = tuple((name, value) for name, value in zip(both, values, strict=True) if not pd.isna(value))
@@ -161,7 +161,7 @@ class Data:
         )
 
     def _groups(self) -> list[tuple[Any, ...]]:
-        """The series of each panel where one cannot have all: families stay together where they fit."""
+        """The series of each panel where a panel cannot have all: families stay together where they fit."""
         if self.figure.value or self.sideways or len(self.names) <= MOST or "family" not in self.rows:
             return [()]
         families = self.rows.dropna(subset=[self.figure.colour]).groupby(self.figure.colour)["family"].first()
@@ -181,8 +181,8 @@ class Data:
     def _panel(self, rows: Rows, measured: str, line: Any, column: Any, names: tuple[Any, ...]) -> Panel:
         figure = self.figure
         value, along = (figure.x, measured) if self.sideways else (figure.value or measured, figure.x)
-        place = [(name, of) for name, of in (*line, *column) if name in rows]
-        yardsticks = at(self.yardsticks, place)
+        facets = [(name, of) for name, of in (*line, *column) if name in rows]
+        yardsticks = at(self.yardsticks, facets)
         return Panel(
             line,
             column,
@@ -327,17 +327,17 @@ def ends_of(values: Any, log: bool, fenced: bool = True) -> Ends:
     return (10.0**low, 10.0**high) if log else (low, high)
 
 
-def at(rows: Rows, place: Sequence[tuple[str, Any]]) -> Rows:
-    """The rows of a place; rows without a value are everywhere."""
-    for name, value in place:
+def at(rows: Rows, facets: Sequence[tuple[str, Any]]) -> Rows:
+    """The rows whose facets have these values, or none."""
+    for name, value in facets:
         rows = rows[(rows[name] == value).fillna(True) | rows[name].isna()]
     return rows
 
 
-def _covers(other: Sequence[Any], one: Sequence[Any]) -> bool:
-    """Whether a combination has the values of another one, and values where that has none."""
-    known = [(a, b) for a, b in zip(other, one, strict=True) if not pd.isna(b)]
-    more = any(pd.isna(b) and not pd.isna(a) for a, b in zip(other, one, strict=True))
+def _covers(other: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether another combination has all of these values, and further values where these are missing."""
+    known = [(a, b) for a, b in zip(other, values, strict=True) if not pd.isna(b)]
+    more = any(pd.isna(b) and not pd.isna(a) for a, b in zip(other, values, strict=True))
     return more and all(not pd.isna(a) and a == b for a, b in known)
 
 
