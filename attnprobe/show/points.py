@@ -330,7 +330,7 @@ def ends_of(values: Any, log: bool, fenced: bool = True) -> Ends:
 def at(rows: Rows, facets: Sequence[tuple[str, Any]]) -> Rows:
     """The rows whose facets have these values, or none."""
     for name, value in facets:
-        rows = rows[(rows[name] == value).fillna(True) | rows[name].isna()]
+        rows = rows[rows[name].isna() | (rows[name] == value)]
     return rows
 
 

@@ -177,10 +177,10 @@ def test_a_method_keeps_its_colour_whatever_it_is_called_and_is_drawn_with():
         return legend.legend_handles[at].get_color()
 
     rows = two_methods()
-    renamed = rows.assign(name=rows["name"].replace({"skyformer": "Ours"}))
+    renamed = rows.assign(name=rows["name"].replace({"linformer": "Ours"}))
     alone = rows[rows["method"] == "skyformer"]
     assert {colour(draw(rows, ERRORS), "skyformer"), colour(draw(alone, ERRORS), "skyformer")} == {"#0072B2"}
-    assert colour(draw(renamed, ERRORS), "Ours") == "#0072B2"
+    assert colour(draw(renamed, ERRORS), "Ours") == colour(draw(rows, ERRORS), "linformer") == "#009E73"
     assert colour(draw(alone.assign(method="mine.py:f"), ERRORS, methods=rows), "skyformer") == "#0072B2"
 
 
