@@ -21,6 +21,7 @@ from .errors import SourceError, UsageError
 from .hooks.call import AttentionCall
 from .hooks.interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
 from .hooks.masks import cleared
+from .hooks.numbering import Numbering, Place, layer_of, numbered
 from .hooks.rope import Rope, rope_of, ropes
 from .methods import Method, get
 from .replacement import Budget, Replacement
@@ -35,43 +36,25 @@ _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
 
 @dataclass(eq=False)
 class _Injection:
-    """The injection into one model: its calls, and the state of the current forward."""
+    """The injection into one model, and the masks of the current forward."""
 
     replacement: Callable[[AttentionCall], Tensor]
     selection: Selection
-    names: dict[int, str]
     ropes: Mapping[str, Rope]
-    calls: int = 0
-    depth: int = 0
-    forwards: int = 0
-    first: dict[str, int] = field(default_factory=dict)
-    seen: set[tuple[int, str]] = field(default_factory=set)
-    implementation: Callable[[nn.Module], str] = lambda module: ""
-    masks: Masks = field(default_factory=Masks)
+    numbering: Numbering = field(init=False)
+    implementation: Callable[[nn.Module], str] = field(init=False)
+    masks: Masks | None = None
 
-    def begin(self, *_: Any) -> None:
-        """A forward of the model or of a submodel begins."""
-        if self.depth == 0:
-            self.calls = 0
-            self.masks = Masks(self.implementation)
-        self.depth += 1
+    def masks_now(self) -> Masks:
+        """The masks of the current forward; outside a forward a call has its own."""
+        if not self.numbering.depth:
+            return Masks(self.implementation)
+        self.masks = self.masks or Masks(self.implementation)
+        return self.masks
 
-    def end(self, *_: Any) -> None:
-        self.depth -= 1
-        if self.depth == 0:
-            self.forwards += 1
-            self.masks = Masks(self.implementation)
-
-    def next(self, module: nn.Module) -> tuple[str, int, int]:
-        """The name of the module, 0, and the number of this call; outside a forward, of the module's first call."""
-        path = self.names[id(module)]
-        if self.depth == 0:  # gradient checkpointing calls modules again after the forward
-            return path, 0, self.first.get(path, 0)
-        number = self.calls
-        self.calls += 1
-        self.first.setdefault(path, number)
-        self.seen.add((number, path))
-        return path, 0, number
+    def forget(self) -> None:
+        """A forward has ended."""
+        self.masks = None
 
 
 @checked(model=nn.Module)
@@ -99,8 +82,9 @@ def injected(
         model: any model that uses transformers' attention interface.
         method, d, seed, target, options: as in `approximate`. ``d`` may also map a layer or a (layer, head) to its
             budget. Heads of equal budget run together, and None keeps exact attention.
-        layer: the attention calls, in the order of the forward: ``"all"``, numbers and ranges (``"0-5"``, ``[0, 3]``)
-            or patterns of module names (``"decoder.*.encoder_attn"``).
+        layer: the layers of the model: ``"all"`` with attention, numbers and ranges (``"0-5"``, ``[0, 3]``) or
+            patterns of module names (``"decoder.*.encoder_attn"``). A number means every attention call of the layer,
+            in encoder-decoders those of both.
 
     Raises:
         SourceError: the model bypasses the interface.
@@ -134,35 +118,29 @@ def attention_by(
     Args:
         function: from a call to its output, (b, n_q, h, p_v).
     """
-    names = {id(module): path for path, module in model.named_modules()}
     modules = list(model.modules())
     if any(module in _injections for module in modules):
         raise UsageError(f"{type(model).__name__} has a method injected already; leave that block first")
-    injection = _Injection(function, Selection(layer), names, ropes(model))
+    injection = _Injection(function, Selection(layer), ropes(model))
     put(NAME, _injected_attention)
-    models = [module for module in modules if hasattr(module, "set_attn_implementation")]
-    hooks = [inner.register_forward_pre_hook(injection.begin) for inner in models]
-    hooks += [inner.register_forward_hook(injection.end, always_call=True) for inner in models]
     try:
-        with switched(model, NAME) as injection.implementation:
+        with (
+            numbered(model, injection.forget) as injection.numbering,
+            switched(model, NAME) as injection.implementation,
+        ):
             for module in modules:
                 _injections[module] = injection
             yield
     finally:
         for module in modules:
             _injections.pop(module, None)
-        for hook in hooks:
-            hook.remove()
-    if injection.forwards == 0:
+    if injection.numbering.forwards == 0:
         return
-    if not injection.seen:
+    seen = injection.numbering.seen
+    if not seen:
         raise bypassed(model)
-    missing = injection.selection.missing(injection.seen)
-    if missing:
-        most = 1 + max(number for number, _ in injection.seen)
-        raise UsageError(
-            f"{type(model).__name__}: {missing} was never reached; the forward made {most} attention calls"
-        )
+    if missing := injection.selection.missing((place.layer, place.module) for place in seen):
+        raise UsageError(f"{type(model).__name__}: {missing}")
 
 
 @checked()
@@ -215,13 +193,12 @@ def _injected_attention(
     injection = _injections.get(module)
     if injection is None:  # another model shares the configuration and so the name of this function
         raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
-    where = injection.next(module)
-    masks = injection.masks if injection.depth else Masks(injection.implementation)
+    place, masks = injection.numbering.next(module), injection.masks_now()
     mask, empty = masks.added(module, attention_mask, query.dtype)
-    if not injection.selection.takes(where[2], where[0]):
+    if not injection.selection.takes(place.layer, place.module):
         own = eager_of(module)(module, query, key, value, mask, scaling=scaling, dropout=dropout, **extras)
         return cleared(own[0], empty), None
-    call = call_of(module, query, key, value, mask, scaling, extras, where, masks)
+    call = call_of(module, query, key, value, mask, scaling, extras, place, masks)
     return injection.replacement(replace(call, rope=rope_of(injection.ropes, call))).contiguous(), None
 
 
@@ -237,7 +214,6 @@ def _registered_attention(
     **extras: Any,
 ) -> tuple[Tensor, None]:
     """The attention function of `register_attention`."""
-    number = getattr(module, "layer_idx", None)
-    where = (type(module).__name__, 0, number if isinstance(number, int) else 0)
+    place = Place(type(module).__name__, 0, layer_of("", module) or 0, 0)
     mask = Masks().added(module, attention_mask, query.dtype).numbers
-    return replacement(call_of(module, query, key, value, mask, scaling, extras, where)).contiguous(), None
+    return replacement(call_of(module, query, key, value, mask, scaling, extras, place)).contiguous(), None

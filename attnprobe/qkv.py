@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from .arguments import tensor_fault
-from .errors import NotFinite, UsageError, cut
-from .grammar.foreign import first_line, message
+from .errors import LINE, NotFinite, UsageError, cut
 from .groups import as_index, repeated, shared_heads
 from .visible import Visible
 
@@ -476,7 +475,7 @@ class QKV:
         try:
             q = self.q.to(*args, **kwargs)
         except (TypeError, RuntimeError, AssertionError) as error:  # torch without CUDA raises the last
-            raise UsageError(f"to: {first_line(message(error))}") from error
+            raise UsageError(f"to: {cut(str(error).partition(chr(10))[0], LINE)}") from error
         k, v = self.shared_k.to(q), self.shared_v.to(q)
         queries = None if self.all_queries is None else self.all_queries.to(q)
         block = self.block and self.block.to(device=q.device)

@@ -67,9 +67,9 @@ class Replacement:
         """The output with a separate budget for each head. Heads of equal budget run together."""
         groups: dict[int | None, list[int]] = {}
         for head in range(call.heads):
-            place = (call.number, head) if (call.number, head) in budgets else call.number
+            place = (call.layer, head) if (call.layer, head) in budgets else call.layer
             if place not in budgets:
-                raise UsageError(f"{call.module}: no budget is given for layer {call.number}, head {head}")
+                raise UsageError(f"{call.module}: no budget is given for layer {call.layer}, head {head}")
             groups.setdefault(budgets[place], []).append(head)
         output = call.q.new_empty(*call.q.shape[:1], call.q.shape[2], call.heads, call.v.shape[3])
         for d, heads in groups.items():

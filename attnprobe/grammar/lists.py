@@ -206,6 +206,15 @@ def words(text: str, what: str) -> tuple[str, ...]:
     return parts
 
 
+def counted(what: str, numbers: Sequence[int]) -> str:
+    """Sorted numbers of things, with the name of the things.
+
+    >>> counted("layer", [5]), counted("layer", [0, 1, 5])
+    ('layer 5', 'layers 0-1, 5')
+    """
+    return f"{what}{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
 def spans(numbers: Sequence[int]) -> str:
     """Sorted numbers, with ranges where they follow one another.
 

@@ -25,7 +25,7 @@ class AttentionCall:
 
     Attributes:
         module, call: the module's qualified name, and the number of this call of it (ALBERT has one module for all).
-        number: the number of this attention call in the forward, from 0, as in ``--layer``.
+        number: the number of this attention call in the forward, from 0.
         kind: the module's class.
         q: (b, h, n_q, p). k: (b, h_kv, n_k, p). v: (b, h_kv, n_k, p_v). All after RoPE and norms; h is a multiple of
             h_kv, and consecutive heads share keys.
@@ -45,6 +45,7 @@ class AttentionCall:
             angles, (i, j, angle) each. None: the module has no RoPE, or its RoPE is not known at so many tokens.
         block: what the attention adds to the residual stream, if it was captured and found.
         exact: `output`, if the verification kept it; NaN in rows that it left out.
+        layer: the number of the layer in the model, as in ``--layer``; that of the call by default.
     """
 
     module: str
@@ -68,6 +69,11 @@ class AttentionCall:
     rope: Angles | None = None
     block: Block | None = None
     exact: Tensor | None = None
+    layer: int = -1
+
+    def __post_init__(self) -> None:
+        if self.layer < 0:
+            object.__setattr__(self, "layer", self.number)
 
     def __repr__(self) -> str:
         return f"AttentionCall({self.module}, call={self.call}, {', '.join(self.facts())}, delta={self.delta:.1e})"
@@ -205,7 +211,7 @@ class AttentionCall:
             v,
             scale=self.scale,
             mask=mask,
-            label={"layer": self.number, "window": 0, **({} if self.rope is None else {"rope": self.rope})},
+            label={"layer": self.layer, "window": 0, **({} if self.rope is None else {"rope": self.rope})},
             causal=self.causal,
             positions=torch.arange(n_k - n_q, n_k, device=k.device) if self.cached else self.positions,
             sliding_window=self.sliding_window,
@@ -214,6 +220,40 @@ class AttentionCall:
             key_positions=key_positions,
             block=None if self.block is None else self.block.at(row),
         )
+
+
+def joined(calls: Sequence[AttentionCall]) -> AttentionCall | None:
+    """The calls of a layer as one call, whose values are those of all, side by side; None if they differ otherwise.
+
+    Calls with equal queries, keys and masks have the same attention matrix (DiffLlama calls it for each half of V).
+    """
+    first, *others = calls
+    if not others:
+        return first
+    if not all(_same_matrix(first, other) for other in others):
+        return None
+    outputs = [call.exact for call in calls if call.exact is not None]
+    return replace(
+        first,
+        v=torch.cat([call.v for call in calls], -1),
+        exact=torch.cat(outputs, -1) if len(outputs) == len(calls) else None,
+        delta=max(call.delta for call in calls),
+        block=None,
+    )
+
+
+def _same_matrix(call: AttentionCall, other: AttentionCall) -> bool:
+    """Whether two calls have the same exact attention matrix."""
+    if (call.scale, call.softcap, call.cross, call.window) != (other.scale, other.softcap, other.cross, other.window):
+        return False
+    names = ("q", "k", "visible", "bias", "sinks", "positions")
+    return all(_same(getattr(call, name), getattr(other, name)) for name in names)
+
+
+def _same(x: Tensor | None, other: Tensor | None) -> bool:
+    if x is None or other is None:
+        return x is other
+    return x is other or (x.shape == other.shape and torch.equal(x, other))
 
 
 def rows_of(x: Tensor | None, queries: Tensor | slice) -> Tensor | None:

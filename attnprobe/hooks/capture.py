@@ -24,9 +24,10 @@ from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
 from ..operators.blocks import reach
 from .blocks import Blocks, Finished, watched
-from .call import AttentionCall, blocks, rows_of
+from .call import AttentionCall, blocks, joined, rows_of
 from .interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
 from .masks import cleared
+from .numbering import Numbering, numbered, trace
 from .rope import Rope, rope_of, ropes
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 NAME = "attnprobe_capture"
+#: inputs of a forward with the attention calls of a `trace`
+TOKENS = frozenset(("input_ids", "attention_mask", "position_ids", "token_type_ids", "past_key_values", "use_cache"))
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 _active: ContextVar[_Recorder | None] = ContextVar("attnprobe_capture", default=None)
@@ -57,8 +60,9 @@ def capture(
 
     Args:
         model: in evaluation mode. inputs: the arguments of its forward.
-        layers: numbers of attention calls in the order of the forward (``"0-5"``), patterns of module names
-            (``"decoder.*.encoder_attn"``), or None for all. With numbers, the forward stops after the last one.
+        layers: numbers of layers in the model (``"0-5"``), patterns of module names (``"decoder.*.encoder_attn"``), or
+            None for all. A number means every attention call of the layer, in encoder-decoders those of both. If the
+            inputs are only tokens, the forward stops after the last selected call.
         blocks: also find each call's `Block`, for `residual_errors`: the output projection, a norm behind it, and the
             sizes of the residual stream. A call whose block is not found has None. The forward is whole.
 
@@ -72,7 +76,9 @@ def capture(
     >>> list(calls), calls["encoder.layer.0.attention.self", 0].q.shape
     ([('encoder.layer.0.attention.self', 0)], torch.Size([1, 2, 6, 4]))
     """
-    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
+    recorder = _Recorder(type(model).__name__, Selection(layers))
+    if not blocks and TOKENS.issuperset(inputs):
+        recorder.stop_after_last(model)
     return _captured(recorder, model, lambda: model(**inputs), blocks)[1]
 
 
@@ -83,7 +89,7 @@ def captured_forward(
     first: int = 0,
     seen: Callable[[int, torch.nn.Module, Tensor], None] | None = None,
 ) -> tuple[Result, dict[int, AttentionCall]]:
-    """The result of ``forward``, a call of ``model``, and its attention calls ``layers``, as `capture` with ``blocks``.
+    """The result of ``forward``, a call of ``model``, and the attention of each of ``layers``, as `capture` gives it.
 
     Each call keeps its exact output in float64, which its verification computes. Each block has `Block.last`.
 
@@ -91,9 +97,9 @@ def captured_forward(
         first: the first token whose attention is needed exactly. Those of earlier blocks of rows are not verified.
         seen: gets the number, the module and the keys of every attention call, before the next one begins.
     """
-    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True, first=first, keys=seen)
+    recorder = _Recorder(type(model).__name__, Selection(layers), exact=True, first=first, keys=seen)
     result, calls = _captured(recorder, model, forward, blocks=True)
-    return result, {call.number: call for call in calls.values()}
+    return result, recorder.by_layer(calls.values())
 
 
 def _captured(
@@ -104,11 +110,8 @@ def _captured(
         raise UsageError(f"{type(model).__name__} is in training mode, which applies dropout: call model.eval()")
     with watched(model) if blocks else nullcontext() as recorder.blocks:
         result = _run(recorder, model, forward)
-    missing = recorder.selection.missing(recorder.seen)
-    if missing:
-        raise UsageError(
-            f"{recorder.model}: {missing} was never reached; the forward made {recorder.calls} attention calls"
-        )
+    if missing := recorder.missing():
+        raise UsageError(f"{recorder.model}: {missing}")
     return result, recorder.by_name()
 
 
@@ -120,7 +123,7 @@ def capture_all(
     The distance is relative, the largest over the output tensors. It reveals a mask that never arrived at the
     interface. The verification of a single call cannot reveal it, because it uses the mask of that call.
     """
-    recorder = _Recorder(name or type(model).__name__, Selection(), _names(model))
+    recorder = _Recorder(name or type(model).__name__, Selection())
     with torch.no_grad():
         captured = _run(recorder, model, lambda: model(**inputs))
         own = model(**inputs)
@@ -137,12 +140,12 @@ def capture_layers(
     queries: Tensor | None = None,
     cached: bool = False,
 ) -> dict[int, AttentionCall]:
-    """Run ``forward``, a call of ``model``, and return the calls ``layers``, self-attention that a `QKV` describes.
+    """Run ``forward``, a call of ``model``, and return the attention of ``layers``, which a `QKV` describes.
 
     Args:
         model: any transformers model, in evaluation mode.
         name: the model's name in messages.
-        layers: numbers of attention calls in the order of the forward.
+        layers: the numbers of layers in the model.
         forward: calls the model; an exception stops it after the last selected layer.
         queries: the tokens of the forward whose queries are captured and verified, (n_q,) int64; None is all.
         cached: whether these tokens follow a cache of keys.
@@ -150,40 +153,65 @@ def capture_layers(
     Raises:
         SourceError: the model bypasses the interface, masks single tokens, or computes more than ``softmax(scale · Q
             Kᵀ) V`` over the tokens that a `QKV` makes visible, with or without sinks; its forward fails; a layer was
-            never reached.
+            never reached, or has several attention matrices.
     """
-    recorder = _Recorder(name, Selection(layers), _names(model), plain=True, queries=queries, cached=cached)
-    with watched(model, recorder.selection.last) as recorder.blocks:
+    recorder = _Recorder(name, Selection(layers), plain=True, queries=queries, cached=cached)
+    recorder.stop_after_last(model)
+    with watched(model, recorder.last) as recorder.blocks:
         _run(recorder, model, forward)
-    missing = recorder.selection.missing(recorder.seen)
-    if missing:
-        raise SourceError(f"{name}: {missing} was never reached; the forward made {recorder.calls} attention calls")
-    return {call.number: call for call in recorder.by_name().values()}
+    if missing := recorder.missing():
+        raise SourceError(f"{name}: {missing}")
+    return recorder.by_layer(recorder.by_name().values())
 
 
 @dataclass
 class _Recorder:
-    """Counts attention calls (call number = layer) and records the selected ones."""
+    """Records the selected attention calls of a forward."""
 
     model: str
     selection: Selection
-    names: dict[int, str]
     plain: bool = False
     queries: Tensor | None = None
     cached: bool = False
-    calls: int = 0
-    by_module: dict[str, int] = field(default_factory=dict)
-    seen: list[tuple[int, str]] = field(default_factory=list)
-    captured: dict[int, AttentionCall] = field(default_factory=dict)
+    numbering: Numbering = field(init=False)
+    captured: dict[int, AttentionCall] = field(default_factory=dict)  # by the numbers of calls
     masks: Masks = field(default_factory=Masks)
     blocks: Blocks | None = None
     exact: bool = False
     first: int = 0  # of the tokens that are verified
     ropes: Mapping[str, Rope] = field(default_factory=dict)
     keys: Callable[[int, torch.nn.Module, Tensor], None] | None = None  # gets those of each call
+    last: int | None = None  # the number of the last selected call, after which the forward stops; None: it goes on
 
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
+
+    def stop_after_last(self, model: torch.nn.Module) -> None:
+        """Stop the forward after the last selected call, if it is known beforehand."""
+        known = trace(model)
+        if known is not None and not self.selection.everything:
+            self.last = known.last(lambda place: self.selection.takes(place.layer, place.module))
+
+    def missing(self) -> str | None:
+        """What is selected and was never reached, in words; None if all was."""
+        return self.selection.missing((place.layer, place.module) for place in self.numbering.seen)
+
+    def by_layer(self, calls: Iterable[AttentionCall]) -> dict[int, AttentionCall]:
+        """The attention of each layer. Several calls with one matrix are joined."""
+        layers: dict[int, list[AttentionCall]] = {}
+        for call in calls:
+            layers.setdefault(call.layer, []).append(call)
+        found = {}
+        for layer, own in layers.items():
+            one = joined(own)
+            if one is None:
+                raise self.refuse(
+                    layer,
+                    f"it calls attention {len(own)} times with different queries, keys or masks; "
+                    "attnprobe.capture gives each call, and attnprobe.injected replaces all",
+                )
+            found[layer] = one
+        return found
 
     def by_name(self) -> dict[tuple[str, int], AttentionCall]:
         found = {} if self.blocks is None else self.blocks.found
@@ -198,18 +226,6 @@ class _Recorder:
         ]
         return {(call.module, call.call): call for call in calls}
 
-    def next(self, module: torch.nn.Module) -> tuple[str, int, int]:
-        """The name of the module, the index of this call of it, and the index among all calls."""
-        path = self.names.get(id(module), type(module).__name__)
-        call, number = self.by_module.get(path, 0), self.calls
-        self.by_module[path], self.calls = call + 1, number + 1
-        self.seen.append((number, path))
-        return path, call, number
-
-
-def _names(model: torch.nn.Module) -> dict[int, str]:
-    return {id(module): path for path, module in model.named_modules()}
-
 
 def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]) -> Any:
     """Run ``forward`` with its attention recorded, and return its result; None if it was stopped early."""
@@ -217,7 +233,11 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     put(NAME, _attention)
     token = _active.set(recorder)
     try:
-        with switched(model, NAME, recorder.model) as implementation, torch.no_grad():
+        with (
+            numbered(model) as recorder.numbering,
+            switched(model, NAME, recorder.model) as implementation,
+            torch.no_grad(),
+        ):
             recorder.masks = Masks(implementation)
             result = forward()
     except Finished:
@@ -225,13 +245,20 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     except (SourceError, UsageError):
         raise
     except Exception as error:  # a model may raise anything on inputs that it does not support
-        raise SourceError(f"{recorder.model}: its forward failed ({reason(error)})") from error
+        raise SourceError(f"{recorder.model}: its forward failed ({reason(error)}){_also_reads(model)}") from error
     finally:
         _active.reset(token)
-    if recorder.calls == 0:
+    if not recorder.numbering.seen:
         raise bypassed(model, recorder.model)
     recorder.ropes = ropes(model)
     return result
+
+
+def _also_reads(model: PreTrainedModel) -> str:
+    """What a model reads, if it is not text alone."""
+    kinds = model.input_modalities
+    names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    return "" if names == ("text",) else f"; a {model.config.model_type} reads {' and '.join(names)}"
 
 
 def _attention(
@@ -262,31 +289,34 @@ def _attention(
         arguments = (module, query[:, :, index], key[:, :, :end], value[:, :, :end], cut(mask))
         return cleared(eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0], rows_of(empty, index))
 
-    path, call, number = ("", 0, -1) if recorder is None else recorder.next(module)
-    if recorder is not None and recorder.blocks is not None and number - 1 == recorder.blocks.until:
+    if recorder is None:
+        return torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1), None
+    place = recorder.numbering.next(module)
+    if recorder.blocks is not None and place.number - 1 == recorder.blocks.until:
         raise Finished  # the block of the last call was not found
-    last = recorder is not None and number == recorder.selection.last
-    if recorder is not None and recorder.queries is not None and last:  # nothing reads the other rows
+    last = place.number == recorder.last
+    if recorder.queries is not None and last:  # nothing reads the other rows
         parts = [rows(part) for part in recorder.queries.split(_step(query, key))]
         output = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         output[:, recorder.queries] = torch.cat(parts, dim=1)
     else:
         output = torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
-    if recorder is not None:
-        if recorder.keys is not None:
-            recorder.keys(number, module, key)
-        if recorder.selection.takes(number, path):
-            captured = call_of(module, query, key, value, mask, scaling, kwargs, (path, call, number), recorder.masks)
-            if recorder.plain:
-                _check_plain(recorder, captured)
-            own = output
-            if recorder.queries is not None:
-                captured, own = captured.at(recorder.queries), output[:, recorder.queries]
-            recorder.captured[number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
-        if recorder.blocks is not None and (recorder.exact or number in recorder.captured):
-            recorder.blocks.attended(path, number, output)
-        if last and recorder.blocks is None:
-            raise Finished
+    if recorder.numbering.forwards > 1:  # calls are those of the first
+        return output, None
+    if recorder.keys is not None:
+        recorder.keys(place.number, module, key)
+    if recorder.selection.takes(place.layer, place.module):
+        captured = call_of(module, query, key, value, mask, scaling, kwargs, place, recorder.masks)
+        if recorder.plain:
+            _check_plain(recorder, captured)
+        own = output
+        if recorder.queries is not None:
+            captured, own = captured.at(recorder.queries), output[:, recorder.queries]
+        recorder.captured[place.number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
+    if recorder.blocks is not None and (recorder.exact or place.number in recorder.captured):
+        recorder.blocks.attended(place.module, place.number, output)
+    if last and recorder.blocks is None:
+        raise Finished
     return output, None
 
 
@@ -300,13 +330,13 @@ def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
     """Refuse every call except self-attention over a complete text that a `QKV` describes."""
     n_q, n_k = call.q.shape[2], call.k.shape[2]
     if n_q != n_k and not (recorder.cached and call.cached and call.causal):
-        raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")
+        raise recorder.refuse(call.layer, f"{n_q} queries, {n_k} keys: self-attention is needed")
     fault = call.beyond()
     if fault is None and call.pattern.keys is not None:
         fault = "masked attention is not supported"
     if fault is not None:
         raise recorder.refuse(
-            call.number, f"{fault}, only full, causal and sliding-window attention, with or without sinks"
+            call.layer, f"{fault}, only full, causal and sliding-window attention, with or without sinks"
         )
 
 
@@ -323,7 +353,7 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
     """
     for letter, tensor in (("Q", call.q), ("K", call.k), ("V", call.v)):
         if not bool(torch.isfinite(tensor).all()):
-            raise recorder.refuse(call.number, f"its {letter} holds NaN or infinity; are its weights damaged?")
+            raise recorder.refuse(call.layer, f"its {letter} holds NaN or infinity; are its weights damaged?")
     exact = None
     if recorder.exact:
         size = len(call.q), call.q.shape[2], call.heads, call.v.shape[3]
@@ -334,7 +364,7 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
     allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s has an error of about s·eps
     if not delta < allowed:
         raise recorder.refuse(
-            call.number,
+            call.layer,
             f"attention rebuilt from its Q, K, V differs from its own by {delta:.1e} (relative; {allowed:.0e} is "
             f"allowed), so {call.kind} does more than is captured",
         )

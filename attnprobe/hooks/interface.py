@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SourceError, UsageError
-from ..grammar.lists import numbers
+from ..grammar.lists import counted, numbers
 from .call import AttentionCall
 from .masks import Added, Pattern, added, pattern_of, split_mask
 from .weightless import hide_weightless
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from .numbering import Place
 
 NUMBERS = re.compile(r"\s*\d+(\s*-\s*\d+)?\s*")
 CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)  # in the name of a class or of a module
@@ -113,7 +115,7 @@ def is_cross(module: nn.Module, path: str, n_q: int, n_k: int, causal: bool) -> 
 
 
 class Selection:
-    """A selection of attention calls: ``all``, numbers in the order of the forward, or patterns of module names.
+    """A selection of attention calls: ``all``, the numbers of layers in the model, or patterns of module names.
 
     >>> selection = Selection("0-1, decoder.*")
     >>> selection.takes(1, "encoder.0"), selection.takes(2, "encoder.1"), selection.takes(9, "decoder.5.self_attn")
@@ -136,25 +138,23 @@ class Selection:
         if not self.numbers and not any(self.patterns):
             raise UsageError("layer: name at least one")
 
-    @property
-    def last(self) -> int | None:
-        """The number of the last selected call; None if it is not known beforehand."""
-        return None if self.everything or self.patterns else max(self.numbers)
-
-    def takes(self, number: int, path: str) -> bool:
-        """Whether the call ``number`` of the forward, of the module at ``path``, is selected."""
-        return self.everything or number in self.numbers or any(fnmatchcase(path, p) for p in self.patterns)
+    def takes(self, layer: int, path: str) -> bool:
+        """Whether a call of the layer ``layer``, of the module at ``path``, is selected."""
+        return self.everything or layer in self.numbers or any(fnmatchcase(path, p) for p in self.patterns)
 
     def missing(self, seen: Iterable[tuple[int, str]]) -> str | None:
-        """The first selected number or pattern that no call in ``seen`` matches: ``layer 7``, or the pattern."""
-        seen = list(seen)
-        absent = sorted(self.numbers - {number for number, _ in seen})
-        if absent:
-            return f"layer {absent[0]}"
-        for pattern in self.patterns:
-            if not any(fnmatchcase(path, pattern) for _, path in seen):
-                return f"'{pattern}'"
-        return None
+        """Which selected number or pattern matches no call; None if all do.
+
+        Args:
+            seen: the layers and the names of the modules of calls.
+        """
+        seen = set(seen)
+        layers = {layer for layer, _ in seen}
+        absent = [f"layer {number}" for number in sorted(self.numbers - layers)]
+        absent += [f"'{p}'" for p in self.patterns if not any(fnmatchcase(path, p) for _, path in seen)]
+        if not absent:
+            return None
+        return f"{absent[0]} was never reached; attention was called in {counted('layer', sorted(layers))}"
 
 
 @contextmanager
@@ -202,15 +202,15 @@ def call_of(
     mask: Tensor | None,
     scaling: float | None,
     extras: Mapping[str, Any],
-    where: tuple[str, int, int],
+    place: Place,
     masks: Masks | None = None,
 ) -> AttentionCall:
-    """The attention call that transformers hands over, not yet verified. ``where`` is its module, call and number.
+    """The attention call that transformers hands over, not yet verified.
 
     Args:
         mask: the numbers of `Masks.added`, which are added to the scores. masks: those of the forward.
     """
-    path, call, number = where
+    path = place.module
     n_q, n_k = query.shape[2], key.shape[2]
     stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
     visible, bias, pattern = (masks or Masks()).split(mask, (len(query), n_q, n_k), stated)
@@ -227,8 +227,8 @@ def call_of(
     sinks = None if sinks is None else sinks.clone()  # a parameter moves with its model, and training changes it
     return AttentionCall(
         path,
-        call,
-        number,
+        place.call,
+        place.number,
         type(module).__name__,
         query,
         key,
@@ -241,6 +241,7 @@ def call_of(
         pattern,
         is_cross(module, path, n_q, n_k, pattern.causal or pattern.band),
         extras.get("sliding_window"),
+        layer=place.layer,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil, exp, log, pi
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from .call import Angles, AttentionCall
 from .interface import put, quiet, switched
+from .numbering import bare_copy, names_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,7 +57,8 @@ def ropes(model: PreTrainedModel) -> Mapping[str, Rope]:
     as it is. Cost: two forwards of at most 20 tokens; of `READ` tokens if the model does not take their positions.
     """
     if model not in _measured:
-        _measured[model] = _ropes(model)
+        found, names = _ropes(model), names_of(model).values()
+        _measured[model] = {path: found[paths[0]] for paths in names if paths[0] in found for path in paths}
     return _measured[model]
 
 
@@ -269,15 +270,13 @@ class _Probe:
     @classmethod
     def of(cls, model: PreTrainedModel) -> _Probe:
         """A copy with the same weights and without the model's hooks."""
-        copied = deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
+        copied = bare_copy(model)
         probe = cls(copied, {module: path for path, module in copied.named_modules()})
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             probe.entered[module] = args, kwargs
 
         for module in probe.names:
-            module._forward_hooks.clear()
-            module._forward_pre_hooks.clear()
             module.register_forward_pre_hook(enter, with_kwargs=True)
         return probe
 

@@ -48,8 +48,8 @@ def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) ->
 def layers_of(layer: Layers, source: Source, *, whole_model: bool = False) -> tuple[int, ...]:
     """The layers that a request names.
 
-    None is layer 0, or a file's first layer. For a ``whole_model`` None is every layer, or the global ones beside local
-    ones: a local layer keeps few keys as it is, and every method can act on a global one.
+    None is layer 0, or the first with attention. For a ``whole_model`` None is every layer, or the global ones beside
+    local ones: a local layer keeps few keys as it is, and every method can act on a global one.
     """
     if layer is None and whole_model:
         return source.global_layers or source.available
@@ -61,7 +61,10 @@ def layers_of(layer: Layers, source: Source, *, whole_model: bool = False) -> tu
             every = "no layer" if layer == "local" else "every layer"
             raise UsageError(f"layer {layer}: {every} has a sliding window; choose all")
         return layers
-    return available_ones(layer, "layer", source.available)
+    for number in () if isinstance(layer, str) else layer:
+        if number not in source.available:
+            raise UsageError(source.why_absent(number))
+    return source.available if isinstance(layer, str) else tuple(layer)
 
 
 def left_out(layer: Layers, source: Source) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from ..errors import UsageError, cut
 from ..files import GIB, MIB, parse_json, path_of, replacing
 from .folder import Seal
 
-FORM = 8  # raised when captures of the same source change
+FORM = 9  # raised when captures of the same source change
 LARGEST = 4 * GIB  # of all entries, by default
 ENTRY = re.compile(r"[^-]+-[0-9a-f]{64}\.(json|safetensors|model)")  # the name of an entry
 FOLDER = ".model"  # the suffix of an entry that is a folder

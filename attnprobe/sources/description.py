@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
+from ..hooks.numbering import attention_layers
 from .folder import ModelFolder
 from .positions import max_positions
 from .spec import SourceSpec
 from .text import Text
 from .vocabulary import Vocabulary
+from .weights import STACKS, is_decoder_part, refuse_other_inputs, skeleton
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -46,7 +48,9 @@ def described(
         name: the model's name. weights: their resolved kind. unknown: the share of unknown tokens in the text.
     """
     config, vocabulary = opened.config, opened.vocabulary
+    refuse_other_inputs(config, name)
     layers, heads, p = _sizes(name, config)
+    attention = _attention_layers(config, layers)
     if unknown > MOST_UNKNOWN and not opened.made_up:
         raise SourceError(
             f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{text.name}' is unknown to it; "
@@ -78,8 +82,16 @@ def described(
     if not vocabulary.drops_line_breaks:  # until 0.1.0 these were left out of the text
         facts["line_breaks"] = "read"
     around = {"before": vocabulary.before, "after": vocabulary.after}
-    local = _local_layers(config, layers) if "sliding_window" in facts else []
-    return {"facts": facts, "layers": layers, "local": local, "lengths": {}, "needles": {}, **around}
+    windows = _local_layers(config, layers) if "sliding_window" in facts else []
+    return {
+        "facts": facts,
+        "layers": layers,
+        "attention": attention,
+        "local": [layer for layer in windows if layer in attention],
+        "lengths": {},
+        "needles": {},
+        **around,
+    }
 
 
 def _attention(config: PreTrainedConfig) -> dict[str, Any]:
@@ -94,6 +106,13 @@ def _attention(config: PreTrainedConfig) -> dict[str, Any]:
     if isinstance(width, int) and width > 0 and _local_layers(config, 1):
         facts["sliding_window"] = width if causal else width + 1
     return facts | ({"sinks": True} if config.model_type in WITH_SINKS else {})
+
+
+def _attention_layers(config: PreTrainedConfig, layers: int) -> list[int]:
+    """The layers with attention among those of a model, by the modules that it is made of."""
+    if config.model_type in STACKS:
+        return list(range(layers))
+    return attention_layers(skeleton(config), layers)
 
 
 def _local_layers(config: PreTrainedConfig, layers: int) -> list[int]:
@@ -123,10 +142,13 @@ def _is_causal(config: PreTrainedConfig) -> bool:
 def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
     """The layers, heads and head dimension of a configuration."""
     inner = config.get_text_config()
+    layers_name, heads_name = "num_hidden_layers", "num_attention_heads"
+    if is_decoder_part(config):
+        layers_name, heads_name = "decoder_layers", "decoder_attention_heads"
     if not isinstance(getattr(inner, "vocab_size", None), int):
         raise SourceError(f"{name}: a {config.model_type} does not read text (its configuration has no vocab_size)")
     try:
-        layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
+        layers, heads = int(getattr(inner, layers_name)), int(getattr(inner, heads_name))
         return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
     except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise SourceError(f"{name}: its configuration has no numbers of layers and heads ({error})") from error

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..errors import SourceError, UsageError, cut
 from ..files import FORMS, parse_json, qkv_file, reading
 from ..grammar.foreign import message
+from ..grammar.lists import counted
 from ..metadata import QKVMetadata
 from ..qkv import QKV, check_positions
 from .folder import sha256_of
@@ -110,11 +111,11 @@ class FileSource(Source):
             raise UsageError("layer: name at least one")
         for layer in layers:
             if layer not in self.available:
-                raise UsageError(f"layer {layer}: {self.name} has {_counted('layer', self.available)}")
+                raise UsageError(f"layer {layer}: {self.name} has {counted('layer', self.available)}")
             for window in range(windows):
                 if (layer, window) not in self._places:
                     has = sorted(w for at, w in self._places if at == layer)
-                    raise UsageError(f"window {window} of layer {layer}: {self.name} has {_counted('window', has)}")
+                    raise UsageError(f"window {window} of layer {layer}: {self.name} has {counted('window', has)}")
                 tokens = self._tokens(layer, window)
                 if n > tokens:
                     raise UsageError(f"n={n}: {self.name} holds {tokens} tokens; choose a smaller n")
@@ -135,7 +136,7 @@ class FileSource(Source):
         f = self.facts
         lines = [
             f"qkv: {f['qkv']}, sha256 {f['qkv_sha256']}, stored as {f['stored_dtype']}",
-            f"heads: {_counted('layer', self.available)}, {f['heads']} head{'s' * (f['heads'] != 1)}, p={f['p']}, "
+            f"heads: {counted('layer', self.available)}, {f['heads']} head{'s' * (f['heads'] != 1)}, p={f['p']}, "
             f"{f['stored_n']} tokens",
         ]
         lines += attention_lines(f)
@@ -313,8 +314,3 @@ class FileSource(Source):
 def _lines_of(value: Any) -> list[str]:
     """The strings of a list in the metadata; empty if it is not a list."""
     return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []
-
-
-def _counted(what: str, numbers: Sequence[int]) -> str:
-    """``layer 5`` or ``layers 0, 5``."""
-    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

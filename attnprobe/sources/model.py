@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SourceError, UsageError
+from ..grammar.lists import counted, spans
 from ..qkv import QKV
 from ..timings import Timings
 from .cache import Cache, key_of
@@ -79,6 +80,7 @@ class ModelSource(Source):
             cache.keep_facts(identity, card)
         self._card = card
         self.layers, self.heads, self.local = card["layers"], card["facts"]["heads"], tuple(card["local"])
+        self._attention = tuple(card["attention"])
         self.layout = Layout(card["facts"]["max_positions"], *(tuple(card[name]) for name in ("before", "after")))
         self.selection = None if spec.queries is None else Queries(spec.queries)
         chosen = {} if self.selection is None else {"queries": self.selection.fact}
@@ -99,6 +101,15 @@ class ModelSource(Source):
         """The tokens of the text."""
         return TokenStream(self.text, self.opened.vocabulary)
 
+    @property
+    def available(self) -> tuple[int, ...]:
+        return self._attention
+
+    def why_absent(self, layer: int) -> str:
+        if layer >= self.layers:
+            return super().why_absent(layer)
+        return f"layer {layer} of {self.name} has no attention; choose from {spans(self.available)}"
+
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)
         if not layers:
@@ -106,6 +117,8 @@ class ModelSource(Source):
         for layer in layers:
             if not 0 <= layer < self.layers:
                 raise UsageError(f"layer {layer}: the model has layers 0-{self.layers - 1}")
+            if layer not in self.available:
+                raise UsageError(self.why_absent(layer))
         length = f"{n} x {windows}"
         if self._card["lengths"].get(length, length) is not None:  # unknown, or read again
             with stage(self.timings, "tokenising"):
@@ -221,10 +234,13 @@ class ModelSource(Source):
         revision = f", revision {f['revision']}" if f["revision"] else ""
         digest = f", sha256 {f['model_sha256']}" if f["model_sha256"] else ""
         split = f", split {f['split']}" if f["split"] else ""
+        layers = f"{self.layers} layers"
+        if len(self.available) < self.layers:
+            layers = f"attention in {counted('layer', self.available)} of {self.layers}, each"
         longest = "any number of" if f["max_positions"] is None else f["max_positions"]
         return [
             f"model: {f['model']}{revision}, {weights}{digest}",
-            f"heads: {self.layers} layers of {f['heads']} heads, p={f['p']}, {longest} positions",
+            f"heads: {layers} of {f['heads']} heads, p={f['p']}, {longest} positions",
             f"text: {f['text']}{split}, sha256 {f['text_sha256']}",
             f"tokenizer: {f['tokenizer']}, sha256 {f['tokenizer_sha256']}, unknown {f['unk_fraction']:.2%}",
             f"positions: {f['positions']}",

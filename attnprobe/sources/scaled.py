@@ -58,6 +58,9 @@ class ScaledSource(Source):
     def available(self) -> tuple[int, ...]:
         return self.source.available
 
+    def why_absent(self, layer: int) -> str:
+        return self.source.why_absent(layer)
+
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         self.source.check(n, windows, layers)
 

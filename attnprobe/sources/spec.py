@@ -16,7 +16,7 @@ from torch import Tensor
 from ..arguments import check_fields, checked
 from ..errors import SourceError, UsageError, unknown
 from ..grammar.lists import DTYPES as DTYPE_NAMES
-from ..grammar.lists import POSITIONS, SPLITS, WEIGHTS, check_device
+from ..grammar.lists import POSITIONS, SPLITS, WEIGHTS, check_device, spans
 from ..qkv import QKV
 from ..timings import Timings
 
@@ -96,7 +96,8 @@ class Source(ABC):
 
     Attributes:
         facts: everything that determines the tensors, as JSON values, for records and titles.
-        layers: the number of layers; for a file one more than its highest layer.
+        layers: the number of layers of the model, also those without attention; for a file one more than its highest
+            layer.
         heads: the number of heads of a layer.
         local: the layers with a sliding window, even if it hides nothing in few tokens; the others are global.
         device: the device of the tensors.
@@ -119,8 +120,12 @@ class Source(ABC):
 
     @property
     def available(self) -> tuple[int, ...]:
-        """The existing layers, which "all" selects."""
+        """The layers with attention, which "all" selects, by their numbers in the model."""
         return tuple(range(self.layers))
+
+    def why_absent(self, layer: int) -> str:
+        """Why a layer is not available, and which are."""
+        return f"layer {layer} does not exist; choose from {spans(self.available)}"
 
     @property
     def global_layers(self) -> tuple[int, ...]:

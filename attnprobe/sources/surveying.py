@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..arguments import checked
 from ..errors import SourceError
+from ..grammar.lists import counted
 from ..hooks.call import AttentionCall
 from ..hooks.capture import capture_all
 from ..hooks.interface import bypassing
@@ -29,6 +31,7 @@ def survey(name: str | Path, weights: str = "pretrained") -> list[str]:
     ``mask`` is the mask of that input; a window wider than the input comes from the model's configuration. ``delta`` is
     the relative distance between exact attention, recomputed from the captured tensors, and the model's own. The last
     column says whether a `QKV` describes the call, so that methods can run on it, or the reason why it does not.
+    ``layer`` is the number of the layer in the model; a line names the layers with attention if others have none.
     ``causal`` and ``local`` are the tags that methods need for the call; with ``sinks`` they must state their
     normaliser.
 
@@ -37,10 +40,20 @@ def survey(name: str | Path, weights: str = "pretrained") -> list[str]:
     """
     name = str(name)
     model = open_model(name, weights)
-    calls, difference = capture_all(model, example(model, name), name)
+    inputs = example(model, name)
+    try:
+        calls, difference = capture_all(model, inputs, name)
+    except SourceError:
+        if "image" not in model.input_modalities or "pixel_values" in inputs:
+            raise
+        calls, difference = capture_all(model, {**inputs, **_image(model)}, name)
     rows = [COLUMNS, *(_row(call) for call in calls.values())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    layers = sorted({call.layer for call in calls.values()})
+    count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
+    if any(layer not in layers for layer in range(count)):
+        lines.append(f"attention in {counted('layer', layers)} of {count}")
     silent = bypassing(model, [path for path, _ in calls])
     lines += [f"refused: {path}: {type(module).__name__} made no call through the interface" for path, module in silent]
     head = f"{name}: {type(model).__name__}, weights {weights}, {len(calls)} attention calls"
@@ -52,9 +65,7 @@ def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
     draws = generator(0, "survey")
     config, main = model.config, model.main_input_name
     if main == "pixel_values":
-        size = getattr(config, "image_size", None) or 224
-        height, width = (size, size) if isinstance(size, int) else size
-        return {main: torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=draws)}
+        return _image(model)
     if main != "input_ids":
         raise SourceError(f"{name}: a {config.model_type} reads {main}; doctor has only text and images")
     words = config.get_text_config().vocab_size
@@ -64,6 +75,15 @@ def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
     return batch
 
 
+def _image(model: PreTrainedModel) -> dict[str, Tensor]:
+    """An image of random numbers, as a model reads it."""
+    config = getattr(model.config, "vision_config", model.config)
+    size = getattr(config, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else size
+    shape = (1, getattr(config, "num_channels", 3), height, width)
+    return {"pixel_values": torch.randn(shape, generator=generator(0, "survey"))}
+
+
 def _row(call: AttentionCall) -> tuple[str, ...]:
     path = call.module if call.call == 0 else f"{call.module} (call {call.call + 1})"
     p, p_v = call.q.shape[3], call.v.shape[3]
@@ -71,4 +91,4 @@ def _row(call: AttentionCall) -> tuple[str, ...]:
     fit = ", ".join(["yes", *(name for name, needed in needs.items() if needed)])
     mask = ", ".join([str(call.pattern), *call.extras()])
     sizes = (str(call.heads), str(call.kv_heads), str(p) if p == p_v else f"{p}/{p_v}", f"{call.scale:.4g}")
-    return (str(call.number), path, call.kind, *sizes, mask, f"{call.delta:.0e}", call.beyond() or fit)
+    return (str(call.layer), path, call.kind, *sizes, mask, f"{call.delta:.0e}", call.beyond() or fit)

@@ -1,7 +1,8 @@
 """The tokens of a text, and its windows, cut into segments.
 
 The ids of a text are those that its tokenizer makes of the whole text, without special tokens. A text may be long, so
-only its start is read, see `Vocabulary.start`.
+only its start is read, see `Vocabulary.start`. A text that itself begins with special tokens which the tokenizer adds,
+such as ``<s>``, has them once.
 
 A segment has as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` if the tokenizer has these. A window
 of ``n`` tokens has ``⌈n / positions⌉`` segments; the last may be shorter. A window starts in the text after the one
@@ -43,7 +44,7 @@ class TokenStream:
         content = self.text.content
         while len(self.ids) < count and self._read < len(content):
             self._read = max(2 * self._read, PER_TOKEN * count + MARGIN)
-            self.ids = self.vocabulary.start(content, self._read)
+            self.ids = self.vocabulary.unopened(self.vocabulary.start(content, self._read))
             if not self.ids and self._read > MOST_WHOLE:
                 raise SourceError(
                     f"tokenizer {self.vocabulary.name} reads the text '{self.text.name}' as one word of "

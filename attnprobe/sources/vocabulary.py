@@ -111,6 +111,18 @@ class Vocabulary:
         last = words[inside - 1] if inside else None
         return [number for number, word in zip(encoding.ids[:inside], words[:inside], strict=True) if word != last]
 
+    def unopened(self, ids: list[int]) -> list[int]:
+        """The ids of a text without the special tokens `before` it, which are added again, if it begins with them.
+
+        >>> from tokenizers import Tokenizer, models, processors
+        >>> tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1}))
+        >>> tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        >>> Vocabulary("v", tokenizer, "").unopened([1, 0, 1])
+        [0, 1]
+        """
+        before = list(self.before)
+        return ids[len(before) :] if before and ids[: len(before)] == before else ids
+
 
 @contextmanager
 def _silenced() -> Iterator[None]:

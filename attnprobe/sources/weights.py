@@ -60,12 +60,36 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, with_decoder: bool = 
 
     Of an encoder-decoder it is the encoder; ``with_decoder`` keeps the decoder.
     """
-    from transformers import AutoModel
-
-    model, missing = _from_folder(AutoModel, folder, dtype)
+    model, missing = _from_folder(_auto_class(configuration(folder)), folder, dtype)
     if missing:
         raise _incomplete(folder, missing)
-    return _encoder(model, with_decoder, folder.name)
+    return _reader(model, with_decoder, folder.name)
+
+
+def is_decoder_part(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is of the decoder alone of an encoder-decoder, such as that of ``BartForCausalLM``."""
+    alone = bool(getattr(config, "is_decoder", False)) and not getattr(config, "is_encoder_decoder", False)
+    return alone and language_kind(config) == "causal" and hasattr(config, "decoder_layers")
+
+
+def _auto_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers for the model of a configuration without its head."""
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    return AutoModelForCausalLM if is_decoder_part(config) else AutoModel
+
+
+def refuse_other_inputs(config: PreTrainedConfig, name: str) -> None:
+    """Refuse a model that reads no tokens, by what its class says."""
+    from transformers import MODEL_MAPPING
+
+    kinds = MODEL_MAPPING.get(type(config), None)
+    kind = kinds[0] if isinstance(kinds, tuple) else kinds
+    main = getattr(kind, "main_input_name", "input_ids")
+    if main != "input_ids" and not is_decoder_part(config):
+        raise SourceError(
+            f"{name}: a {config.model_type} does not read text but {main}; attnprobe.capture takes any inputs"
+        )
 
 
 def language_kind(config: PreTrainedConfig) -> str | None:
@@ -151,7 +175,7 @@ def initialized(
         layers: the number of layers to build if the model is a plain stack; other models are built in full.
         with_decoder: keep the decoder of an encoder-decoder.
     """
-    from transformers import AutoModel, initialization
+    from transformers import initialization
 
     config = copy.deepcopy(config)
     if config.model_type in STACKS:
@@ -164,7 +188,8 @@ def initialized(
             torch.random.fork_rng(devices=[]),
             initialization.no_init_weights() if skips else nullcontext(),
         ):
-            model = AutoModel.from_config(config, trust_remote_code=False, attn_implementation="eager")
+            auto = _auto_class(config)
+            model = auto.from_config(config, trust_remote_code=False, attn_implementation="eager")
     except Exception as error:  # a contradictory configuration
         raise SourceError(f"{name}: transformers cannot build this model: {_line(error)}") from error
     std = float(getattr(config, "initializer_range", None) or 0.02)
@@ -182,7 +207,16 @@ def initialized(
                 parameter.data[paddings[parameter_name]] = 0
         else:
             parameter.data.fill_(1.0 if parameter_name.endswith("weight") else 0.0)
-    return _encoder(model.to(dtype), with_decoder, name)
+    return _reader(model.to(dtype), with_decoder, name)
+
+
+def skeleton(config: PreTrainedConfig) -> PreTrainedModel:
+    """The model of a configuration that reads text, without numbers: of an encoder-decoder its encoder."""
+    with quiet(), torch.device("meta"):
+        auto = _auto_class(config)
+        model = auto.from_config(config, trust_remote_code=False, attn_implementation="eager")
+    model = _reader(model, False, config.model_type)
+    return model.get_decoder() if hasattr(model, "get_decoder") else model
 
 
 def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
@@ -208,10 +242,15 @@ def _draw(parameter: torch.Tensor, seed: int, name: str, std: float) -> None:
     parameter.data.copy_(values.normal_(0.0, std, generator=generator(seed, "weights", name)))
 
 
-def _encoder(model: PreTrainedModel, with_decoder: bool, name: str) -> PreTrainedModel:
-    """The encoder of an encoder-decoder, or with its decoder the complete model, without gradients."""
+def _reader(model: PreTrainedModel, with_decoder: bool, name: str) -> PreTrainedModel:
+    """The encoder of an encoder-decoder, or with its decoder the complete model; of a decoder alone its body.
+
+    It is without gradients.
+    """
     from transformers import PreTrainedModel
 
+    if is_decoder_part(model.config):
+        model = model.get_decoder()
     if not with_decoder and getattr(model.config, "is_encoder_decoder", False):
         kind, model = model.config.model_type, model.get_encoder()
         if not isinstance(model, PreTrainedModel):

@@ -16,6 +16,7 @@ from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import _end, capture_layers
 from attnprobe.hooks.interface import _configurations, bypassing, call_of, eager_of, quiet, switched
 from attnprobe.hooks.masks import Pattern, pattern_of, split_mask
+from attnprobe.hooks.numbering import Place
 
 
 def call(n_q=4, n_k=4, h=2, h_kv=2, p_v=3, **more):
@@ -65,7 +66,7 @@ def test_only_a_mask_of_all_pairs_hides_later_keys(monkeypatch):
 def test_a_position_bias_is_added_to_that_of_the_mask():
     q = torch.ones(1, 1, 2, 4)
     bias = torch.tensor([[[[0.0, 0.5], [0.0, 0.0]]]])
-    got = call_of(torch.nn.Linear(1, 1), q, q, q, bias, None, {"position_bias": bias}, ("m", 0, 0))
+    got = call_of(torch.nn.Linear(1, 1), q, q, q, bias, None, {"position_bias": bias}, Place("m", 0, 0, 0))
     assert torch.equal(got.bias, 2 * bias) and got.scale == 0.5
 
 
@@ -242,12 +243,12 @@ def test_what_qkv_of_a_source_refuses():
     pair["decoder_input_ids"] = pair["decoder_input_ids"][:, :9]
     for model, inputs, layer, says in (
         (bert, padded, 0, "m is refused at layer 0: masked attention is not supported, only full"),
-        (bart, pair, 3, "m is refused at layer 3: 9 queries, 24 keys: self-attention is needed"),
+        (bart, pair, 1, "m is refused at layer 1: 9 queries, 24 keys: self-attention is needed"),
         (
             bert,
             {"input_ids": padded["input_ids"]},
             9,
-            "m: layer 9 was never reached; the forward made 2 attention calls",
+            "m: layer 9 was never reached; attention was called in layers 0-1",
         ),
     ):
         with pytest.raises(SourceError, match=says):

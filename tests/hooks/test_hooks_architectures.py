@@ -34,6 +34,12 @@ KINDS = {
     "Gemma 3": [WINDOW, CAUSAL],
     "GPT-OSS": [f"{WINDOW}, sinks", f"{CAUSAL}, sinks"],
     "T5": ["padding, bias"] * 2 + ["causal, bias", "padding, cross"] * 2,
+    **dict.fromkeys(("SmolLM3", "Phi", "GLM", "DiffLlama", "DeepSeek-V2", "DeepSeek-V3", "HRM"), [CAUSAL]),
+    **dict.fromkeys(("LFM2", "Jamba", "Bamba", "Granite 4", "Falcon-H1", "Nemotron-H", "Qwen3-Next"), [CAUSAL]),
+    **dict.fromkeys(("OLMo hybrid", "MiniMax", "Zamba2"), [CAUSAL]),
+    "Cohere 2": [WINDOW, CAUSAL],
+    "Gemma 3n": [WINDOW, CAUSAL] * 2,
+    "RecurrentGemma": [WINDOW],
 }
 
 
@@ -347,14 +353,16 @@ def test_one_module_called_twice_has_two_calls(built):
 
 def test_layers_by_number_range_and_name(built):
     model, batch = built("BART")
-    every = list(capture(model, batch))
-    assert list(capture(model, batch, [1, 3])) == [every[1], every[3]]
-    assert list(capture(model, batch, "0-2")) == every[:3]
+    calls = capture(model, batch)
+    every = list(calls)
+    assert [call.layer for call in calls.values()] == [0, 1, 0, 0, 1, 1]  # of the encoder, then of the decoder
+    assert list(capture(model, batch, [1])) == [every[1], *every[4:]]
+    assert list(capture(model, batch, "0-1")) == every
     cross = list(capture(model, batch, "decoder.*.encoder_attn"))
     assert [path for path, _ in cross] == ["decoder.layers.0.encoder_attn", "decoder.layers.1.encoder_attn"]
     for expected, absent in (([0, 6], "layer 6"), ("encoder.*, lm_head", "'lm_head'")):
         with pytest.raises(
-            UsageError, match=f"BartModel: {absent} was never reached; the forward made 6 attention calls"
+            UsageError, match=f"BartModel: {absent} was never reached; attention was called in layers 0-1"
         ):
             capture(model, batch, expected)
 

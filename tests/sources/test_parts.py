@@ -52,7 +52,7 @@ FACTS = {
 
 
 def model_source(**facts):
-    source = SimpleNamespace(facts={**FACTS, **facts}, weights="initialized", layers=2, name="m")
+    source = SimpleNamespace(facts={**FACTS, **facts}, weights="initialized", layers=2, available=(0, 1), name="m")
     source.spec = SourceSpec(weights="initialized")
     return source
 
@@ -489,5 +489,7 @@ def test_the_row_of_a_later_call_with_values_of_another_dimension_and_a_bias():
     plain = _row(AttentionCall("m", 0, 7, "M", q, k, k, 0.5, delta=1e-7))
     assert plain[:6] == ("7", "m", "M", "2", "2", "3") and plain[-1] == "yes"
     later = _row(AttentionCall("m", 1, 8, "M", q, k, v, 0.5, bias=torch.ones(1, 1, 1, 4), delta=1e-7))
-    assert later[:6] == ("8", "m (call 2)", "M", "2", "2", "3/5") and later[-1].startswith("it adds a bias to its scores, from")
+    assert later[:6] == ("8", "m (call 2)", "M", "2", "2", "3/5") and later[-1].startswith(
+        "it adds a bias to its scores, from"
+    )
     assert not np.isnan(float(later[-2]))

@@ -376,7 +376,7 @@ def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_
         (25, 1, [0], "n=25: .* holds 24 tokens; choose a smaller n"),
         (1, 1, [0], "n=1: attention needs at least 2 tokens"),
         (24, 1, [1], "layer 1: .* has layers 0, 2"),
-        (24, 3, [0], "window 2 of layer 0: .* has windows 0, 1"),
+        (24, 3, [0], "window 2 of layer 0: .* has windows 0-1"),
         (24, 1, [], "layer: name at least one"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -36,6 +36,37 @@ def _pair(**changes: Any) -> dict[str, Any]:
     return {**plain, **heads, **feed_forward, **SPECIAL, "decoder_start_token_id": 2, **changes}
 
 
+def _alternating(layers: int) -> list[str]:
+    return ["sliding_attention", "full_attention"] * (layers // 2)
+
+
+def _latent(**changes: Any) -> dict[str, Any]:
+    """Latent attention (MLA) in two layers, the second with experts."""
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+    return {**sizes(num_key_value_heads=4, head_dim=4, **SPECIAL), **ranks, **experts, **changes}
+
+
+def _mamba() -> dict[str, int]:
+    return {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+
+
+def _linear(**changes: Any) -> dict[str, Any]:
+    """Layers with linear attention, and the third with softmax attention."""
+    kinds = ["linear_attention", "linear_attention", "full_attention"]
+    heads = {
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    }
+    experts = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16} if changes else {}
+    return grouped(num_hidden_layers=3, layer_types=kinds, head_dim=8, **heads, **experts, **changes)
+
+
+RECURRENT = {"attention_window_size": 6, "block_types": ["recurrent", "attention"]}
+
+
 def _specials() -> dict[str, int]:
     return {**SPECIAL, "cls_token_id": 0, "sep_token_id": 0}
 
@@ -114,6 +145,118 @@ CAPTURED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
         "GptOssModel",
         "GptOssConfig",
         lambda: grouped(head_dim=8, sliding_window=6, num_local_experts=2, num_experts_per_tok=1),
+    ),
+    "SmolLM3": ("SmolLM3Model", "SmolLM3Config", lambda: grouped(num_hidden_layers=4, no_rope_layer_interval=2)),
+    "Phi": ("PhiModel", "PhiConfig", lambda: sizes(num_hidden_layers=2, partial_rotary_factor=0.5, **SPECIAL)),
+    "GLM": ("GlmModel", "GlmConfig", lambda: grouped(head_dim=8)),
+    "Cohere 2": ("Cohere2Model", "Cohere2Config", lambda: grouped(sliding_window=6, layer_types=_alternating(2))),
+    "Gemma 3n": (
+        "Gemma3nTextModel",
+        "Gemma3nTextConfig",
+        lambda: grouped(
+            num_hidden_layers=4,
+            head_dim=8,
+            sliding_window=6,
+            layer_types=_alternating(4),
+            num_kv_shared_layers=2,
+            vocab_size_per_layer_input=VOCABULARY,
+            hidden_size_per_layer_input=8,
+            laurel_rank=4,
+            altup_num_inputs=2,
+            activation_sparsity_pattern=None,
+        ),
+    ),
+    "DiffLlama": ("DiffLlamaModel", "DiffLlamaConfig", grouped),
+    "DeepSeek-V2": (
+        "DeepseekV2Model",
+        "DeepseekV2Config",
+        lambda: _latent(topk_method="greedy", n_group=1, topk_group=1),
+    ),
+    "DeepSeek-V3": ("DeepseekV3Model", "DeepseekV3Config", lambda: _latent(n_group=1, topk_group=1)),
+    "HRM": ("HrmTextModel", "HrmTextConfig", lambda: grouped(H_cycles=2, L_cycles=2)),
+    "LFM2": (
+        "Lfm2Model",
+        "Lfm2Config",
+        lambda: grouped(num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2),
+    ),
+    "Jamba": (
+        "JambaModel",
+        "JambaConfig",
+        lambda: grouped(
+            num_hidden_layers=4,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            num_experts=2,
+            num_experts_per_tok=1,
+            use_mamba_kernels=False,
+            mamba_d_state=8,
+            mamba_dt_rank=4,
+        ),
+    ),
+    "Bamba": ("BambaModel", "BambaConfig", lambda: grouped(num_hidden_layers=3, attn_layer_indices=[1], **_mamba())),
+    "Granite 4": (
+        "GraniteMoeHybridModel",
+        "GraniteMoeHybridConfig",
+        lambda: grouped(
+            num_hidden_layers=3,
+            layer_types=["mamba", "attention", "mamba"],
+            shared_intermediate_size=48,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            **_mamba(),
+        ),
+    ),
+    "Falcon-H1": (
+        "FalconH1Model",
+        "FalconH1Config",
+        lambda: grouped(head_dim=8, **{**_mamba(), "mamba_d_ssm": 32, "mamba_d_head": 8}),
+    ),
+    "Nemotron-H": (
+        "NemotronHModel",
+        "NemotronHConfig",
+        lambda: {
+            **{name: size for name, size in grouped(head_dim=8).items() if name != "num_hidden_layers"},
+            "layers_block_type": ["mamba", "attention", "mlp", "attention"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 16,
+        },
+    ),
+    "Qwen3-Next": ("Qwen3NextModel", "Qwen3NextConfig", lambda: _linear(num_experts=2, num_experts_per_tok=1)),
+    "OLMo hybrid": ("OlmoHybridModel", "OlmoHybridConfig", _linear),
+    "MiniMax": (
+        "MiniMaxModel",
+        "MiniMaxConfig",
+        lambda: grouped(
+            num_hidden_layers=3,
+            head_dim=8,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            block_size=16,
+        ),
+    ),
+    "RecurrentGemma": (
+        "RecurrentGemmaModel",
+        "RecurrentGemmaConfig",
+        lambda: {**sizes(num_hidden_layers=3, num_key_value_heads=1, head_dim=8, lru_width=32, **SPECIAL), **RECURRENT},
+    ),
+    "Zamba2": (
+        "Zamba2Model",
+        "Zamba2Config",
+        lambda: sizes(
+            num_hidden_layers=5,
+            num_key_value_heads=4,
+            layers_block_type=["mamba", "hybrid", "mamba", "mamba", "hybrid"],
+            mamba_d_state=8,
+            mamba_ngroups=1,
+            n_mamba_heads=4,
+            chunk_size=16,
+            adapter_rank=4,
+            **SPECIAL,
+        ),
     ),
     "BART": ("BartModel", "BartConfig", _pair),
     "mBART": ("MBartModel", "MBartConfig", _pair),

@@ -50,7 +50,7 @@ class Bench:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
         self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first, self._keys)
-        self.calls = {number: _widened(call) for number, call in calls.items()}
+        self.calls = {layer: _widened(call) for layer, call in calls.items()}
 
     @property
     def first(self) -> int:

@@ -140,8 +140,8 @@ class CacheReaders:
         for number, place in self.layers.items():
             if place is None:
                 raise Unsupported(
-                    f"layer {number} reads keys of no layer of the model's cache that is known, so bytes of the cache "
-                    "cannot be counted"
+                    f"attention call {number} reads keys of no layer of the model's cache that is known, so bytes of "
+                    "the cache cannot be counted"
                 )
         found = []
         for place, layer in _with_keys(prompt).items():

@@ -238,17 +238,14 @@ class DecodingBench(Bench):
         return words[self.prefix.steps]
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
-        shared = [call for layer in self.stored or () for call in layer.readers if self._shares(layer, call)]
+        calls = {call.number: call for call in self.calls.values()}
+        shared = [call for layer in self.stored or () for call in layer.readers if _shares(layer, calls.get(call))]
         policy = replace(self._policy(work), shared=shared)
         with attention_by(self.model.model, policy, work.layers):
             outputs = self.prefix.outputs(self.way)
         self.read = policy.read  # bytes are those of the text's steps
         with attention_by(self.model.model, self._policy(work), work.layers):
             return self._with_greedy(outputs)
-
-    def _shares(self, layer: CacheLayer, call: int) -> bool:
-        """Whether KV heads of a call read rows of the cache that other heads or calls read too."""
-        return len(layer.readers) > 1 or (call in self.calls and layer.heads < self.calls[call].kv_heads)
 
     def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:
         """The outputs of each row with its greedy tokens."""
@@ -275,11 +272,16 @@ class DecodingBench(Bench):
     def _bytes(self, row: int) -> tuple[float, float]:
         """The bytes of a text's prompt in the cache, and of those that heads keep or read, a mean over steps."""
         assert self.stored is not None
-        reads = {layer: parts for (layer, text), parts in self.read.items() if text == row}
+        reads = {call: parts for (call, text), parts in self.read.items() if text == row}
         steps = [dict(zip(reads, parts, strict=True)) for parts in zip(*reads.values(), strict=True)]
         sizes = [layer.bytes(step) for layer in self.stored for step in steps]
         kept, read = (sum(size) / len(steps) for size in zip(*sizes, strict=True))
         return kept, read
+
+
+def _shares(layer: CacheLayer, call: AttentionCall | None) -> bool:
+    """Whether KV heads of a call read rows of the cache that other heads or calls read too."""
+    return len(layer.readers) > 1 or (call is not None and layer.heads < call.kv_heads)
 
 
 def _way(prefix: Prefix, own: Sequence[Outputs]) -> Way:

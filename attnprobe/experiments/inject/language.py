@@ -199,7 +199,7 @@ def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
     most = n - len(before) - len(after)
     lines: list[list[int]] = []
     for line in source.stream.text.lines:
-        ids, _ = source.stream.vocabulary.read(line)
+        ids = source.stream.vocabulary.unopened(source.stream.vocabulary.read(line)[0])
         if len(ids) + len(before) + len(after) >= n / 2 and most > 0:
             lines.append([*before, *ids[:most], *after])
             source.refuse_beyond(max(lines[-1]))

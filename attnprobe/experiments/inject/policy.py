@@ -45,10 +45,12 @@ class Steps:
     """The new tokens of one row of a call behind a prompt, and their exact attention, which is computed once.
 
     Attributes:
-        layer: the number of the call. row: of the batch. qkv: of the new tokens, with the keys of the prompt too.
+        layer: of the model. number: of the call in the forward. row: of the batch.
+        qkv: of the new tokens, with the keys of the prompt too.
     """
 
     layer: int
+    number: int
     row: int
     qkv: QKV
     prompt: int
@@ -59,7 +61,7 @@ class Steps:
         qkv = call.qkv(row)
         if call.local:
             raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
-        return cls(call.number, row, qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32)), prompt)
+        return cls(call.layer, call.number, row, qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32)), prompt)
 
     @cached_property
     def whole(self) -> Part:
@@ -93,8 +95,8 @@ class PromptPolicy:
         prompt: N. text: by layer and row, the prompt as `prompt_text` gives it.
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
         kept: the chosen keys by (layer, row, d), which one policy chooses once.
-        shared: the layers whose part of the cache other KV heads or layers read too.
-        read: gets what the heads keep or read of the prompt, by layer and row, for each call.
+        shared: the numbers of calls whose part of the cache other KV heads or calls read too.
+        read: gets what the heads keep or read of the prompt, by the number of the call and the row, in each forward.
     """
 
     method: Method
@@ -144,7 +146,7 @@ class PromptPolicy:
         groups = self._budgets(steps)
         parts = {d: self._kept_part(steps, d) for d in groups}
         storage = {d: self.method.stored(d, self.options) for d in groups}
-        self.read.setdefault((steps.layer, steps.row), []).append(_read(steps, groups, parts, storage))
+        self.read.setdefault((steps.number, steps.row), []).append(_read(steps, groups, parts, storage))
         if [*groups.values()] == [[*range(steps.qkv.h)]]:
             return parts[next(iter(groups))].part
         outputs, sizes = (x.clone() for x in steps.whole)
@@ -209,7 +211,7 @@ class PromptPolicy:
                 "return an Approximation with log_normalizer, as in docs/guide/add-a-method.md"
             )
         read, count = None, got.diagnostics.get("kv_read")
-        if count is None or steps.layer in self.shared:
+        if count is None or steps.number in self.shared:
             with suppress(Unsupported):  # it has no sets of keys
                 read = selected_keys(got)
         return _Kept((got.output, got.log_normalizer()), False, read, count)
