@@ -245,7 +245,10 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     except (SourceError, UsageError):
         raise
     except Exception as error:  # a model may raise anything on inputs that it does not support
-        raise SourceError(f"{recorder.model}: its forward failed ({reason(error)}){_also_reads(model)}") from error
+        why = f"its forward failed ({reason(error)})"
+        if (recorder.plain or recorder.exact) and (reads := _also_reads(model)) is not None:
+            why = f"{reads}, and commands give it text alone; attnprobe.capture takes any inputs"
+        raise SourceError(f"{recorder.model}: {why}") from error
     finally:
         _active.reset(token)
     if not recorder.numbering.seen:
@@ -254,11 +257,11 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     return result
 
 
-def _also_reads(model: PreTrainedModel) -> str:
-    """What a model reads, if it is not text alone."""
-    kinds = model.input_modalities
+def _also_reads(model: PreTrainedModel) -> str | None:
+    """What a model reads, if its class says that it is not text alone."""
+    kinds = getattr(model, "input_modalities", "text")
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    return "" if names == ("text",) else f"; a {model.config.model_type} reads {' and '.join(names)}"
+    return None if names == ("text",) else f"a {model.config.model_type} reads {' and '.join(names)}"
 
 
 def _attention(

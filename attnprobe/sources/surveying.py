@@ -44,7 +44,7 @@ def survey(name: str | Path, weights: str = "pretrained") -> list[str]:
     try:
         calls, difference = capture_all(model, inputs, name)
     except SourceError:
-        if "image" not in model.input_modalities or "pixel_values" in inputs:
+        if "image" not in getattr(model, "input_modalities", ()) or "pixel_values" in inputs:
             raise
         calls, difference = capture_all(model, {**inputs, **_image(model)}, name)
     rows = [COLUMNS, *(_row(call) for call in calls.values())]

@@ -19,7 +19,9 @@ IMAGE = {**SMALL, "image_size": 16, "patch_size": 4}
 def whisper():
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8, "max_source_positions": 16}
-    config = transformers.WhisperConfig(vocab_size=len(VOCABULARY), **sizes, **heads, max_target_positions=64)
+    tokens = {"vocab_size": len(VOCABULARY), "max_target_positions": 64, "pad_token_id": 0, "bos_token_id": 1}
+    more = {"eos_token_id": 2, "decoder_start_token_id": 1, "suppress_tokens": None, "begin_suppress_tokens": None}
+    config = transformers.WhisperConfig(**sizes, **heads, **tokens, **more)
     return transformers.WhisperForConditionalGeneration(config)
 
 
@@ -42,7 +44,7 @@ READS = {
         lambda: transformers.ViTModel(transformers.ViTConfig(**IMAGE)),
         "a vit does not read text but pixel_values",
     ),
-    "CLIP": (clip, "its forward failed (ValueError: You have to specify pixel_values); a clip reads image and text"),
+    "CLIP": (clip, "a clip reads image and text, and commands give it text alone"),
 }
 
 

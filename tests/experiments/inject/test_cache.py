@@ -69,7 +69,7 @@ def ask(models, text, tmp_path):
 
     def measured(model, methods, **rest):
         whole, ids = opened(models[model], text)
-        first = (next(iter(capture(whole, {"input_ids": ids}).values())).number,)
+        first = (next(iter(capture(whole, {"input_ids": ids}).values())).layer,)
         given = {"n": (N,), "d": (D,), "prefix": PREFIX, "layer": first, "input_statistics": False, **rest}
         spec = {"model": models[model], "text": text, "device": "cpu", "phase": "decode", "methods": methods}
         records = measure_drift(InjectRequest(**spec, out=str(tmp_path / str(rest)), **given)).outcome.records
@@ -174,7 +174,7 @@ def test_a_call_whose_layer_of_the_cache_is_not_known_is_one_line():
     readers(2, module, own)
     readers(3, module, torch.randn(1, 4, 5, 4))
     assert readers.layers == {0: 0, 1: 0, 2: 0, 3: None}
-    with pytest.raises(Unsupported, match="layer 3 reads keys of no layer of the model's cache that is known"):
+    with pytest.raises(Unsupported, match="attention call 3 reads keys of no layer of the model's cache that is known"):
         readers.of(cache)
 
 
