@@ -108,6 +108,7 @@ def test_rows_without_a_budget_are_in_all_panels_and_a_line_from_end_to_end():
     assert flat and flat[0].get_xdata().tolist() == pytest.approx(list(drawn.axes[0].get_xlim()))
     by_budget = draw(rows, Figure("f", "", x="head", y=ERROR, marks=("line",), columns=("d",)))
     assert len(by_budget.axes) == 3
+    assert all([0.3] in [list(line.get_ydata()) for line in axis.get_lines()] for axis in by_budget.axes)
 
 
 def test_values_of_different_sources_are_never_in_one_panel():
