@@ -104,6 +104,20 @@ def test_a_row_of_a_padded_batch_gets_what_it_gets_alone(built):
         assert apart(tiny_models.hidden(model, batch), together, batch) > 1e-3
 
 
+@pytest.mark.parametrize(
+    "name, method, d", [("Mistral", "softmax", None), ("Mistral", "window", 34), ("ModernBERT", "softmax", None)]
+)
+def test_padding_between_tokens_counts_in_the_window_of_the_model(built, name, method, d):
+    """The positions of the model decide, whatever tokens are left of a text."""
+    model, batch = built(name)
+    mask = batch["attention_mask"].clone()
+    mask[0, [3, 4, 7]] = 0
+    batch = {**batch, "attention_mask": mask}
+    own = tiny_models.hidden(model, batch)
+    with injected(model, method, d):
+        assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
+
+
 def test_only_the_chosen_layers_are_replaced(built):
     model, batch = built("BERT")
 
