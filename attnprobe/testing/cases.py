@@ -135,13 +135,13 @@ class Case:
         dtype = dtype or operator.dtype
         if self.method.kind not in BY_OUTPUT:
             return entry_band(operator, qkv, dtype)
-        return _half_the_digits(operator.dense(), dtype)
+        return half_the_digits(operator.dense(), dtype)
 
     def output_band(self, approx: Approximation, qkv: QKV) -> Tensor:
         """The allowed error of each entry of the output, (h, n_q, p_v)."""
         if self.method.kind not in BY_OUTPUT and approx.operator is not None:
             return output_band(approx, qkv, approx.operator.dtype)
-        return _half_the_digits(approx.output, qkv.dtype)
+        return half_the_digits(approx.output, qkv.dtype)
 
     def compare(self, ours: Approximation, other: Approximation, qkv: QKV, what: str) -> None:
         """Demand that two results agree up to rounding: their matrices, or their outputs if there is no matrix."""
@@ -185,7 +185,8 @@ class Case:
         return None
 
 
-def _half_the_digits(x: Tensor, dtype: torch.dtype) -> Tensor:
+def half_the_digits(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The allowed error where the computation is not known, (h, n, m): √eps of the largest entry of the head."""
     x = x.double().abs()
     return eps(dtype) ** 0.5 * x.amax((1, 2), keepdim=True).expand_as(x) + torch.finfo(dtype).tiny
 

@@ -13,15 +13,17 @@ import numpy as np
 import torch
 
 from ..approximation import Approximation
-from ..errors import Unsupported
+from ..errors import Unsupported, UsageError
 from ..operators import Operator
 from ..qkv import QKV
 from ..reference import exact_output
 from .bands import eps
-from .cases import Case, Skip, demand, in_kit, reaching
+from .cases import Case, Skip, demand, half_the_digits, in_kit, reaching
 
 TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
 HALF = (torch.bfloat16, torch.float16)
+LOW = (0.0, -5e4, -1e5)  # scores of all keys of a row
+FIRST = 256.0  # the first coordinate of queries that have such scores
 SEEDS = range(5)
 
 
@@ -68,6 +70,72 @@ def large_scores(case: Case) -> None:
                 f"{int(lost.sum())} of {case.h * case.n} output rows are not finite at scores of "
                 f"{top:g}; subtract each row's largest score before exp",
             )
+
+
+@in_kit(
+    "low-scores",
+    "rows whose scores are all near 0, -50000 or -100000, or equal, are finite, and sum to 1 if the method's rows do",
+    scores=(1.0,),
+)
+def low_scores(case: Case) -> None:
+    """A kernel whose mask or whose first largest score is a number such as -50000 makes such rows zero."""
+    for score in LOW:
+        for equal in (True, False):
+            qkv = _near(case.qkv(), score, equal)
+            where = f"where all scores are {'' if equal else 'near '}{score:g}"
+            approx = case.run(qkv)
+            lost = approx.lost_rows()
+            demand((lost <= approx.diagnostics["bad_rows"]).all(), f"rows are lost and not counted {where}")
+            if case.method.claims("vanishing_normaliser", case.target):
+                continue
+            demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite {where}")
+            if _averages(case):
+                sums = case.run(qkv.replace(v=torch.ones_like(qkv.v))).output
+                case.near(
+                    sums,
+                    torch.ones_like(sums),
+                    half_the_digits(sums.new_ones(sums.shape), case.dtype),
+                    f"row sums {where}",
+                )
+            if equal and case.method.kind == "kernel":
+                mean = qkv.v.double().mean(1, keepdim=True).expand_as(approx.output)
+                case.near(approx.output, mean, half_the_digits(qkv.v, case.dtype), f"{where}, against the mean of V")
+
+
+@in_kit("one-key", "a row that sees one key alone has its value, also at a score of -100000", scores=(1.0,))
+def one_key(case: Case) -> None:
+    """The only token that is no padding, the first row of a causal text, every row of a sliding window of one key."""
+    if not _averages(case):
+        raise Skip("its rows do not sum to 1")
+    every, first = torch.ones(case.n, dtype=torch.bool), torch.arange(case.n) == 0
+    scenes: list[tuple[dict[str, Any], torch.Tensor]] = [({"mask": first.flip(0)}, first.flip(0))]
+    if case.method.claims("causal", case.target):
+        scenes.append(({"causal": True}, first))
+    if case.method.claims("local", case.target):
+        causal = [True, False] if case.method.claims("causal", case.target) else [False]
+        scenes += [({"sliding_window": 1, "causal": one}, every) for one in causal]
+    for fields, alone in scenes:
+        for score in LOW:
+            qkv = _near(case.qkv().replace(**fields), score, equal=True)
+            try:
+                output = case.run(qkv, d=case.budget and case.method.least if qkv.mask is not None else None).output
+            except UsageError:  # it takes no single token
+                continue
+            value = qkv.v[:, alone]
+            what = f"a row that sees one key, of score {score:g}, against its value"
+            case.near(output[:, alone], value, half_the_digits(value, case.dtype), what)
+
+
+def _averages(case: Case) -> bool:
+    """Whether an output is an average of V: of a kernel, which is exact attention, and of rows that sum to 1."""
+    return case.method.kind == "kernel" or case.method.claims("row_sums_one", case.target)
+
+
+def _near(qkv: QKV, score: float, equal: bool) -> QKV:
+    """Q, K and V whose scores are ``score`` plus those of their other coordinates, or all ``score``."""
+    q, k = qkv.q.clone(), torch.zeros_like(qkv.k) if equal else qkv.k.clone()
+    q[..., 0], k[..., 0] = FIRST, score / (FIRST * qkv.scale)
+    return qkv.replace(q=q, k=k)
 
 
 @in_kit("half-precision", "bfloat16 and float16 run, and lie near float64", scores=(0.25,), dtypes=HALF)

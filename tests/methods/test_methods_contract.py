@@ -210,6 +210,18 @@ def test_large_scores_give_finite_outputs_or_counted_rows(name, target, dtype):
     proved("large-scores", name, target, dtype=dtype)
 
 
+@every_dtype
+@every_method
+def test_rows_of_low_scores_are_finite_and_sum_to_one(name, target, dtype):
+    proved("low-scores", name, target, dtype=dtype)
+
+
+@every_dtype
+@claiming("row_sums_one")
+def test_a_row_that_sees_one_key_has_its_value(name, target, dtype):
+    proved("one-key", name, target, dtype=dtype)
+
+
 @every_method
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_runs_and_lies_near(name, target, dtype):

@@ -23,7 +23,7 @@ from attnprobe.methods import METHODS, TAGS, get
 from attnprobe.operators import LowRank, Scaled, Stacked
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
 from attnprobe.testing.bands import magnitude
-from attnprobe.testing.cases import _half_the_digits, make
+from attnprobe.testing.cases import half_the_digits, make
 from attnprobe.testing.examine import conformance_table
 
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
@@ -39,6 +39,12 @@ class Askew(LowRank):
 
     def _apply_transpose(self, y):
         return 2 * super()._apply_transpose(y)
+
+
+def starting_at(top, scores, v):
+    """Attention whose largest score is at least ``top``, as that of a kernel which starts there."""
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True).clamp(min=top))
+    return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
 def features(q, k):
@@ -60,6 +66,10 @@ FAULTS = {
     "finite": lambda q, k, v, scale: attention(q, k, v, scale) / (q.sum() != q.sum()),
     "large-scores": lambda q, k, v, scale: (
         torch.exp(scale * q @ k.mT) @ v / torch.exp(scale * q @ k.mT).sum(-1, keepdim=True)
+    ),
+    "low-scores": method(kind="kernel")(lambda q, k, v, scale: starting_at(-4e4, scale * q @ k.mT, v)),
+    "one-key": method(tags=("causal", "row_sums_one"))(
+        lambda qkv: below(qkv.scale * qkv.q @ qkv.k.mT, qkv.query_positions + 1)
     ),
     "half-precision": lambda q, k, v, scale: attention(q, k, v, scale) * (1e5 if q.dtype == torch.float16 else 1),
     "float32": lambda q, k, v, scale: attention(q, k, v, scale) + (0.01 if q.dtype == torch.float32 else 0),
@@ -527,5 +537,5 @@ def test_a_property_is_known_by_name_to_python_too():
         check_method("svd", only=["adjiont"])
 
 
-def test_equal_zeros_agree_in_half_the_digits():
-    assert (_half_the_digits(torch.zeros(2, 3, 4), torch.float32) > 0).all()
+def test_equal_zeros_agree_inhalf_the_digits():
+    assert (half_the_digits(torch.zeros(2, 3, 4), torch.float32) > 0).all()
