@@ -72,7 +72,8 @@ def injected(
     """Inside the block ``model`` computes its attention by a method. Afterwards it uses its own attention again.
 
     Every row of a batch is approximated separately on its valid tokens. Draws depend on ``seed``, the layer and the
-    head, so a row gives the same result alone, in a batch, and in every forward. Outputs at padded tokens are 0 before
+    head, so a row gives the same result alone, in a batch, and in every forward. Different texts share these draws: for
+    a mean over texts give each its own seed. Outputs at padded tokens are 0 before
     the output projection. Half precision is computed in float32. Calls that are not selected use the model's own eager
     attention. Gradients flow to Q, K and V. Attention dropout is left out. During generation with a cache of keys the
     queries are the last tokens: methods without the tag ``decodes``, whose rows depend on the number of keys, refuse

@@ -46,6 +46,7 @@ class AttentionCall:
         block: what the attention adds to the residual stream, if it was captured and found.
         exact: `output`, if the verification kept it; NaN in rows that it left out.
         layer: the number of the layer in the model, as in ``--layer``; that of the call by default.
+        windows: the number of the text window of each row, by which methods draw; None: each is 0.
     """
 
     module: str
@@ -69,6 +70,7 @@ class AttentionCall:
     rope: Angles | None = None
     block: Block | None = None
     exact: Tensor | None = None
+    windows: Sequence[int] | None = None
     layer: int = -1
 
     def __post_init__(self) -> None:
@@ -205,13 +207,14 @@ class AttentionCall:
             k, v, mask = k[:, valid], v[:, valid], None
             key_positions = None if self.cross else valid - valid[0]
         n_q, n_k = q.shape[1], k.shape[1]
+        window = 0 if self.windows is None else self.windows[row]
         return QKV(
             q,
             k,
             v,
             scale=self.scale,
             mask=mask,
-            label={"layer": self.layer, "window": 0, **({} if self.rope is None else {"rope": self.rope})},
+            label={"layer": self.layer, "window": window, **({} if self.rope is None else {"rope": self.rope})},
             causal=self.causal,
             positions=torch.arange(n_k - n_q, n_k, device=k.device) if self.cached else self.positions,
             sliding_window=self.sliding_window,

@@ -25,7 +25,7 @@ from ..operators import Operator, UnnormalisedAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact
-from ..rng import generator
+from ..rng import Streams, generator
 
 EXACT = ("A", "B", "C")
 CORES = {
@@ -251,16 +251,20 @@ def sensitivity(
 
     Args:
         run: maps Q, K, V to an operator, for example ``exact``.
-        seed: the seed of the directions, with one stream for each head.
+        seed: the seed of the directions, which differ between heads, and between the layers and windows of
+            ``qkv.label``.
 
     Rows are compared in blocks, so no n x n matrix is stored. Cost: 2 directions + 1 runs, and their rows.
     """
     qkv = qkv.to(dtype=torch.float64)
+    streams = Streams(seed, "sensitivity", qkv.layer, qkv.window)
     size = _frobenius(run(qkv))
     changes = torch.zeros(qkv.h, directions, dtype=torch.float64)
     for index in range(directions):
         change = [
-            torch.stack([_direction(x[row], seed, head, index, name) for row, head in enumerate(qkv.heads)])
+            torch.stack(
+                [_direction(x[row], streams.head(head, str(index), name)) for row, head in enumerate(qkv.heads)]
+            )
             for name, x in (("q", qkv.q), ("k", qkv.k))
         ]
         ends = []
@@ -301,9 +305,9 @@ def lemma3_scaled(kernel: Tensor) -> Tensor:
     return r[:, :, None] * kernel * r[:, None, :]
 
 
-def _direction(x: Tensor, seed: int, head: int, index: int, name: str) -> Tensor:
+def _direction(x: Tensor, stream: torch.Generator) -> Tensor:
     """``‖x‖_F U`` with a random normal U scaled to norm 1."""
-    draw = torch.randn(x.shape, generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64)
+    draw = torch.randn(x.shape, generator=stream, dtype=torch.float64)
     return (draw * (row_norms(x, 2).cpu() / draw.norm())).to(x.device)
 
 

@@ -79,9 +79,9 @@ def _slope(errors: Sequence[float], tried: Sequence[int], a: int, b: int) -> flo
     return (errors[b] - errors[a]) / (tried[b] - tried[a])
 
 
-def shuffled_budgets(budgets: Sequence[int], seed: int) -> list[int]:
-    """The same budgets in a random order."""
-    order = torch.randperm(len(budgets), generator=generator(seed, "plan", SHUFFLED))
+def shuffled_budgets(budgets: Sequence[int], seed: int, window: int) -> list[int]:
+    """The same budgets in a random order, another one in each text window."""
+    order = torch.randperm(len(budgets), generator=generator(seed, "plan", SHUFFLED, window))
     return [budgets[place] for place in order.tolist()]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from ...approximation import Approximation
 from ...hooks.capture import captured_forward
-from ...inject import injected
+from ...inject import attention_by
 from ...methods import approximate, get
 from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...operators.precision import full_precision
@@ -50,7 +51,17 @@ class Bench:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
         self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first, self._keys)
-        self.calls = {layer: _widened(call) for layer, call in calls.items()}
+        self.calls = {layer: _widened(self._labelled(call)) for layer, call in calls.items()}
+
+    def _labelled(self, call: AttentionCall) -> AttentionCall:
+        """The call with the numbers of its text windows, so that each window has its own draws."""
+        return replace(call, windows=self.windows)
+
+    def _attention_by(
+        self, function: Callable[[AttentionCall], Tensor], layers: tuple[int, ...]
+    ) -> AbstractContextManager[None]:
+        """A context in which ``function`` computes the attention of ``layers``, window by window."""
+        return attention_by(self.model.model, lambda call: function(self._labelled(call)), layers)
 
     @property
     def first(self) -> int:
@@ -123,7 +134,7 @@ class Bench:
                 one = budget.get((layer, head)) if isinstance(budget, Mapping) else budget
                 alone[layer, head] = 1 if method.budget is None else one
             budget = alone
-        with injected(self.model.model, method, budget, layer=work.layers, seed=work.seed, **options):
+        with self._attention_by(Replacement(get(method), budget, work.seed, EXACT, {**options}), work.layers):
             return self._outputs()
 
     @torch.no_grad()

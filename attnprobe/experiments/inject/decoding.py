@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import Unsupported
-from ...inject import attention_by
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...run.cells import Result
@@ -241,10 +240,10 @@ class DecodingBench(Bench):
         calls = {call.number: call for call in self.calls.values()}
         shared = [call for layer in self.stored or () for call in layer.readers if _shares(layer, calls.get(call))]
         policy = replace(self._policy(work), shared=shared)
-        with attention_by(self.model.model, policy, work.layers):
+        with self._attention_by(policy, work.layers):
             outputs = self.prefix.outputs(self.way)
         self.read = policy.read  # bytes are those of the text's steps
-        with attention_by(self.model.model, self._policy(work), work.layers):
+        with self._attention_by(self._policy(work), work.layers):
             return self._with_greedy(outputs)
 
     def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:

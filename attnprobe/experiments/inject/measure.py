@@ -214,9 +214,9 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         """The budgets of the KV heads of each layer."""
         prompt = self.request.prefix_at(place.group.n)
         assert prompt is not None and work.d is not None and self.request.plan is not None
+        if work.plan in (LAVA, SHUFFLED) and self.request.batch > 1:
+            raise Unsupported(f"plan={work.plan}: each prompt has its own budgets; choose --batch 1")
         if work.plan == LAVA:
-            if self.request.batch > 1:
-                raise Unsupported("plan=lava: each prompt has its own budgets; choose --batch 1")
             return lava_budgets({layer: inputs.calls[layer].qkv() for layer in work.layers}, prompt, work.d)
         tried = _tried(work, prompt)
         sizes = {layer: inputs.calls[layer].kv_heads for layer in work.layers}
@@ -226,7 +226,8 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             errors = errors * torch.cat([weights[layer].expand(size) for layer, size in sizes.items()])[:, None]
         budgets = planned_budgets(errors, tried, work.d * sum(sizes.values()))
         if work.plan == SHUFFLED:
-            budgets = shuffled_budgets(budgets, work.seed)
+            [window] = self.batches[place]
+            budgets = shuffled_budgets(budgets, work.seed, window)
         dealt = iter(budgets)
         return {layer: [next(dealt) for _ in range(size)] for layer, size in sizes.items()}
 

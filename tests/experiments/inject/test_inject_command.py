@@ -32,9 +32,11 @@ from attnprobe.experiments.inject.view import DRIFTS
 from attnprobe.experiments.inject.view import LAYERS as LAYER_COLUMNS
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate
-from attnprobe.methods import METHODS
+from attnprobe.inject import attention_by
+from attnprobe.methods import METHODS, get
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
+from attnprobe.replacement import Replacement
 from attnprobe.run.cells import OPENING
 from attnprobe.run.plan import MethodRequest
 from attnprobe.tables.long import LEAST_RANKED
@@ -171,7 +173,8 @@ def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, t
         return model(input_ids=x, attention_mask=mask, output_hidden_states=True)
 
     own, own_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
-    with injected(model, "skyformer", d=8, seed=4):
+    method = Replacement(get("skyformer"), 8, 4, "softmax", {})
+    with attention_by(model, lambda call: method(replace(call, windows=[1]))):
         got, got_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
     assert actual["drift"] == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
     cosine = torch.nn.functional.cosine_similarity(got.mean(0), own.mean(0), dim=0)
