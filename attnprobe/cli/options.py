@@ -113,7 +113,7 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
     if output.format_ == "csv":
         check_fields(fields(), names)
     else:
-        check_columns(columns(), names)
+        check_columns(columns(), [name.removeprefix("+") for name in names])
 
 
 def as_shown(output: Output) -> dict[str, Any]:

@@ -107,12 +107,25 @@ class Experiment:
         return replace(self.part("view:view")(recorded), columns=self.columns, fields=self.fields)
 
     @property
+    def shape(self) -> Any:
+        """The type of its records or rows."""
+        return self.part("record:SHAPE")
+
+    @property
+    def catalogue(self) -> Any:
+        """Its tables and figures as data; None if its cells are records."""
+        from ..frame.rows import RowTypes
+        from ..show.shown import Catalogue
+
+        return Catalogue.of(self.name) if isinstance(self.shape, RowTypes) else None
+
+    @property
     def columns(self) -> Sequence[Column]:
-        return self.part("view:COLUMNS")
+        return self.part("view:COLUMNS") if self.catalogue is None else self.catalogue.columns
 
     @property
     def fields(self) -> Sequence[str]:
-        return self.part("view:FIELDS")
+        return self.part("view:FIELDS") if self.catalogue is None else ()
 
     def measure(
         self,

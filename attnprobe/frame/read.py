@@ -27,8 +27,8 @@ WIDE = ("seed",)  # may have more than 64 bits
 def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mapping[str, str]) -> DataFrame:
     """The rows of one kind, in the order of their cells; of kind ``cell`` a row for each cell.
 
-    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell without rows of heads, as one
-    that was skipped, has one row of kind ``head`` without a head.
+    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell without rows, as one that was
+    skipped, has one row of each kind, without a head.
 
     Args:
         labels: the label of each cell's source, by the cell's key.
@@ -40,24 +40,22 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
 
     if kind not in (CELL, *types.kinds):
         raise unknown("kind of rows", kind, [CELL, *types.kinds])
-    places = [place_of(cell, labels[cell["key"]]) for cell in cells]
+    more = [name for name in types.cell.model_fields if name not in CellLine.model_fields]
+    places = [place_of(cell, labels[cell["key"]]) | {name: cell.get(name) for name in more} for cell in cells]
+    left = typed(pd.DataFrame(places, columns=[*PLACE, *more]), types.cell)
     if kind == CELL:
-        more = [name for name in types.cell.model_fields if name not in (*CellLine.model_fields, "schema_")]
-        rows = [{**place, **{name: cell.get(name) for name in more}} for place, cell in zip(places, cells, strict=True)]
-        return typed(pd.DataFrame(rows, columns=[*PLACE, *more]), types.cell)
+        return left
     model = types.kinds[kind]
     own = [name for name in model.model_fields if name not in ("kind", "key")]
     rows, of_cell = [], []
     for number, cell in enumerate(cells):
-        of_kind = [row for row in cell["rows"] if row["kind"] == kind]
-        if kind == HEAD and not of_kind:
-            of_kind = [{}]
+        of_kind = [row for row in cell["rows"] if row["kind"] == kind] if cell["rows"] else [{}]
         rows += of_kind
         of_cell += [number] * len(of_kind)
+    needed = {HEAD, *(name for name, field in model.model_fields.items() if field.is_required())}
     there = {name for row in rows for name in row}
-    right = typed(pd.DataFrame(rows, columns=[name for name in own if name in there or name == HEAD]), model)
-    left = typed(pd.DataFrame(places, columns=list(PLACE)), types.cell).take(of_cell).reset_index(drop=True)
-    return pd.concat([left, right], axis=1)
+    right = typed(pd.DataFrame(rows, columns=[name for name in own if name in there or name in needed]), model)
+    return pd.concat([left.take(of_cell).reset_index(drop=True), right], axis=1)
 
 
 def place_of(cell: Fields, label: str) -> dict[str, Any]:

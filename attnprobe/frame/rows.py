@@ -173,15 +173,21 @@ class RowTypes:
         ]
         return {**{name: value for name, value in cell.items() if name in fields}, "rows": rows}
 
-    def json_schema(self) -> JsonObject:
-        """JSON Schema of the command's lines, which differ by ``kind``."""
-        models = {CELL: self.cell, **self.kinds}
-        schemas = []
-        for kind, model in models.items():
+    def json_schemas(self) -> dict[str, JsonObject]:
+        """JSON Schema of each kind of the command's lines; the last is that of the line that ends a cell."""
+        schemas = {}
+        for kind, model in {**self.kinds, CELL: self.cell}.items():
             schema = model.model_json_schema()
             schema["properties"]["kind"] = {"const": kind, "description": "the kind of the line"}
-            schemas.append(schema)
-        return {"oneOf": schemas}
+            schemas[kind] = schema
+        return schemas
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The meaning of each column that its frames have of their own."""
+        models = [*self.kinds.values(), self.cell]
+        fields = {name: field for model in models for name, field in model.model_fields.items()}
+        return {name: field.description or "" for name, field in fields.items() if name not in CellLine.model_fields}
 
 
 def by_kind(rows: Iterable[JsonObject]) -> dict[str, list[JsonObject]]:

@@ -176,7 +176,8 @@ def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
     rows = [row for row in rows if row.get("requested", not row.get("reference"))]
     results = []
     for gate in gates:
-        covered = [row for row in rows if gate.covers(row)]
+        tables = {row.get("table") for row in rows if gate.metric in (row.get("metrics") or {})}
+        covered = [row for row in rows if gate.covers(row) and (row.get("table") in tables or not tables)]
         results += [_result(gate, row) for row in covered]
         if not covered:
             results.append(GateResult(gate, "", None, _nothing(gate, rows)))

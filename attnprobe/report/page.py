@@ -23,6 +23,9 @@ from ..grammar.foreign import one_line
 from ..records.file import STATUSES, strict_json
 from ..tables.numbers import short_hashes
 from ..tables.table import Table
+from ..show.grid import Grid
+from ..show.notes import notes
+from ..show.writers.text import cell_text
 from ..tables.view import View
 from .run import Run
 
@@ -213,8 +216,30 @@ def _part(view: View, id: str) -> dict[str, Any]:
     return {"id": id, "command": view.command, "groups": groups}
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _grid(grid: Grid) -> dict[str, Any]:
+    """A filled table as the template's data."""
+    texts = {column: isinstance(column.value, str) and not column.metric for column in grid.columns}
+    sides = ["left" if texts[column] else "right" for column in grid.columns]
+    heads = [
+        {"side": side, "name": column.title, "spare": None} for side, column in zip(sides, grid.columns, strict=True)
+    ]
+    lines = []
+    for line in grid.cells:
+        cells = [(cell_text(cell, column), cell.bold) for cell, column in zip(line, grid.columns, strict=True)]
+        lines.append(
+            [
+                {"side": side, "text": text, "key": _key(text), "best": best}
+                for side, (text, best) in zip(sides, cells, strict=True)
+            ]
+        )
+    notes_below = [*filter(None, [grid.sentence]), *notes(grid)]
+    return {"caption": grid.caption, "heads": heads, "lines": lines, "notes": notes_below}
+
+
+def _table(table: Table | Grid) -> dict[str, Any]:
     """A table as the template's data: headings, and cells with their sort keys and whether they are the best."""
+    if isinstance(table, Grid):
+        return _grid(table)
     sides, spare, best = table.sides, table.spare, {*table.best}
     heads = [
         {"side": side, "name": name, "spare": spare.index(name) if name in spare else None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ..errors import UsageError, unknown
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
+from ..frame.rows import RowTypes
+from ..show.shown import Catalogue, Shown
 from ..tables.console import Header
 from ..tables.view import View
 from .run import Run
@@ -21,23 +24,33 @@ from .run import Run
 @checked()
 def views(
     run: Run, metric: str | None = None, references: Sequence[Any] = (), drawing: Drawing | None = None
-) -> list[View]:
+) -> list[View | Shown]:
     """The views of a run, one for each command with records.
 
     Args:
         metric: a further metric of figures of errors. references: values of papers, shown next to those of ``error``.
         drawing: the look of figures.
     """
-    made = []
+    made: list[View | Shown] = []
     for command, records in run.records.items():
         config = run.manifest.get("config") or {}
         header = run.header(records)
         look = replace(drawing or Drawing(), facts=_facts(run, command, header))
         one = experiment(command)
+        if isinstance(one.shape, RowTypes):
+            made.append(_shown(run, command, header, drawing))
+            continue
         tested = Contest(records, command) if one.compared and not one.timed else None
         recorded = Recorded(records, header, run.path, config, run.missing, metric, references, tested, look)
         made.append(one.view(recorded).of_run(run.path))
     return made
+
+
+def _shown(run: Run, command: str, header: Header, drawing: Drawing | None) -> Shown:
+    """The tables and figures of a command whose cells are rows."""
+    style = drawing.style if drawing is not None else "paper"
+    frame = cache(partial(run.frame, command=command))
+    return Shown(command, Catalogue.of(command), frame, header, str(run.path), style=style)
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:

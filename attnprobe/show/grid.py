@@ -140,7 +140,7 @@ def summarised(
         return rows.reset_index(drop=True)
     last = [name for name in ("method", "reference") if name in rows]
     by = list(dict.fromkeys([*table.each, *each, *table.by, *last]))
-    known = [name for name in rows if name in METRICS or name in table.derived]
+    known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
     lines = summary(rows, by, known if metrics is None else metrics)
     if table.of_groups:
         groups = _groups(rows, by)

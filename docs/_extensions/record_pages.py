@@ -6,13 +6,15 @@ import json
 from typing import Any
 
 from attnprobe.experiments import EXPERIMENTS, shape_of
+from attnprobe.frame.rows import CellLine, RowTypes
 from attnprobe.records.shapes import INPUTS, MANIFEST, Shape
 from attnprobe.report.run import COLUMNS
 
 SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
 SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")
 SHARED += ("draws_hash", "seconds")
-SHAPES: dict[str, Shape[Any]] = {command: shape for command in EXPERIMENTS if (shape := shape_of(command))}
+LINE = ("kind", "key", "schema")  # of every line
+SHAPES: dict[str, Shape[Any] | RowTypes] = {command: shape for command in EXPERIMENTS if (shape := shape_of(command))}
 
 INTRO = """# Records
 
@@ -21,7 +23,7 @@ attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
-| `records.jsonl` | one line for each cell: a JSON object |
+| `records.jsonl` | one line for each cell: a JSON object. Of `audit`, a cell is a line for each of its rows, each with a `kind`, then a line of kind `cell` with where the cell stands and how it ended |
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 
@@ -124,6 +126,9 @@ def records_page() -> str:
     text.append(f"\n### Source\n\n{first['$defs']['Source']['description']}\n")
     text.append(fields(first["$defs"]["Source"], list(first["$defs"]["Source"]["properties"])))
     for command, shape in SHAPES.items():
+        if isinstance(shape, RowTypes):
+            text.append(rows_section(command, shape))
+            continue
         schema = shape.json_schema()
         own = [
             name
@@ -147,18 +152,33 @@ def records_page() -> str:
     return "\n".join(text) + "\n"
 
 
+def rows_section(command: str, types: RowTypes) -> str:
+    """The kinds of rows of a command, a table each; of the line that ends a cell what is the command's own."""
+    text = [f"\n## Records of {command}\n"]
+    for kind, schema in types.json_schemas().items():
+        own = [name for name in schema["properties"] if name not in CellLine.model_fields and name not in LINE]
+        if own:
+            text.append(f"\n### {command}: kind {kind}\n\n{schema['description']}\n")
+            text.append(fields(schema, own))
+    return "\n".join(text)
+
+
 def records_schema() -> str:
-    """The JSON Schema of a record of any command."""
+    """The JSON Schema of a line of any command."""
     one_of, definitions = [], {}
     for command, shape in SHAPES.items():
-        one = json.loads(json.dumps(shape.json_schema()).replace("#/$defs/", f"#/$defs/{command}."))
-        definitions |= {f"{command}.{name}": part for name, part in one.pop("$defs", {}).items()}
-        one["properties"]["command"] = {"const": command}
-        one_of.append(one)
+        schemas = shape.json_schemas() if isinstance(shape, RowTypes) else {"": shape.json_schema()}
+        for kind, schema in schemas.items():
+            prefix = f"{command}.{kind}".rstrip(".")
+            one = json.loads(json.dumps(schema).replace("#/$defs/", f"#/$defs/{prefix}."))
+            definitions |= {f"{prefix}.{name}": part for name, part in one.pop("$defs", {}).items()}
+            if "command" in one["properties"]:
+                one["properties"]["command"] = {"const": command}
+            one_of.append(one)
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A record of attnprobe",
-        "oneOf": one_of,
+        "anyOf": one_of,
         "$defs": definitions,
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

@@ -66,7 +66,9 @@ def ask(run):
 
 
 def records(folder):
-    return [json.loads(line) for line in Path(folder, "records.jsonl").read_text().splitlines()]
+    """The lines that end cells."""
+    lines = [json.loads(line) for line in Path(folder, "records.jsonl").read_text().splitlines()]
+    return [line for line in lines if "schema" in line]
 
 
 def repeatable(record):
@@ -110,9 +112,11 @@ def test_a_run_that_was_cut_off_is_gone_on_with(ask, name):
     assert all(0 < seconds < perf_counter() - begin for record in whole if (seconds := record.get("seconds")))
     *kept, last = path.read_text().splitlines(keepends=True)
     path.write_text("".join(kept) + last[: len(last) // 2])
+    while kept and "schema" not in json.loads(kept[-1]):  # rows of the cell that was cut off
+        kept.pop()
     code, _, err = ask(name, "--out", "r")
     assert code == 0, err
-    assert path.read_text().startswith("".join(kept)) and records("r")[: len(kept)] == whole[: len(kept)]
+    assert path.read_text().startswith("".join(kept))
     assert list(map(repeatable, records("r"))) == list(map(repeatable, whole))
 
 

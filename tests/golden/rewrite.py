@@ -357,6 +357,8 @@ def shown(command: str, out: Path) -> None:
     with chdir(RUNS), tempfile.TemporaryDirectory() as folder:
         place, name = out / command, command.partition("-")[0]
         place.mkdir(parents=True)
+        if experiment(name).catalogue is not None:
+            return _write(place / "tables.json", _json(tables_of(command)))
         report = ["report", command, "--out", folder, "--plot", "none"]
         _write(place / "terminal.txt", on_terminal(report))
         _write(place / "narrow.txt", on_terminal(report, 60))
@@ -379,6 +381,30 @@ def shown(command: str, out: Path) -> None:
         for tag in ("svg", "style", "script"):
             page = re.sub(rf"(<{tag}\b).*?(</{tag}>)", r"\1 …\2", page, flags=re.S)
         _write(place / "report.html", page.replace("><", ">\n<"))
+
+
+def tables_of(command: str) -> list[dict[str, Any]]:
+    """The data of the tables of a command's run: captions, headings, typed cells, notes."""
+    from attnprobe.report import open_run, views
+    from attnprobe.show.notes import notes
+
+    def plain(cell: Any) -> Any:
+        facts = {name: value for name, value in dataclasses.asdict(cell).items() if value not in (None, "", False)}
+        if cell.flag:
+            facts["flag"] = cell.flag.sign
+        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in facts.items()}
+
+    [shown] = views(open_run(command))
+    return [
+        {
+            "caption": grid.caption,
+            "sentence": grid.sentence,
+            "columns": [column.title for column in grid.columns],
+            "cells": [[plain(cell) for cell in line] for line in grid.cells],
+            "notes": notes(grid),
+        }
+        for grid in shown.tables
+    ]
 
 
 def _facts(column: Any) -> dict[str, Any]:
@@ -559,7 +585,7 @@ def _sha256(text: str) -> str:
 
 def keys_of(command: str, arguments: str) -> list[str]:
     """The keys of the cells that a command measures, in their order."""
-    return [record["key"] for record in _records(command, arguments)]
+    return [record["key"] for record in _records(command, arguments) if "schema" in record]  # rows have none
 
 
 def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -110,11 +110,14 @@ Numbers = dict[tuple[Place, str], str]
 
 def records_of(folder: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The numbers that a run's folder holds: a place, a metric, and its value."""
-    for record in _lines(folder / "records.jsonl"):
+    for record in _cells(folder / "records.jsonl"):
         place = _place(record)
         for name in ("status", "seed", "duplicates", "row_tolerance", "matrix_tol"):
             yield place, name, record.get(name)
-        yield from OF_COMMAND[record["command"]](place, record)
+        if "rows" in record:
+            yield from _of_rows(place, record)
+        else:
+            yield from OF_COMMAND[record["command"]](place, record)
         map_file = folder / "maps" / f"{record['key']}.npy"
         if map_file.is_file():
             yield from _of_map(place, record, map_file)
@@ -137,6 +140,32 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
+def _cells(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file; a cell has the rows that stand before it."""
+    rows = []
+    for line in _lines(path):
+        if "schema" not in line:
+            rows.append(line)
+        else:
+            yield {**line, "rows": rows} if line.get("kind") == "cell" else line
+            rows = []
+
+
+DIMENSIONS = ("quantity", "per", "epsilon", "delta")  # of rows: where a number stands, beside the place of its cell
+OF_CELLS = ("trials",)  # numbers on the lines that end cells
+
+
+def _of_rows(place, cell):
+    for name in OF_CELLS:
+        if name in cell:
+            yield place, name, cell[name]
+    for row in cell["rows"]:
+        at = place | {name: row[name] for name in ("head", *DIMENSIONS) if name in row}
+        for name, value in row.items():
+            if name not in ("kind", "key", "head", *DIMENSIONS):
+                yield at, name, value
+
+
 def _place(record: Mapping[str, Any]) -> dict[str, Any]:
     """Where a record was measured."""
     source = record["source"]
@@ -146,7 +175,9 @@ def _place(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**shared, "source": facts, "head": None, "options": _options(record.get("options"))}
 
 
-def _options(options: Mapping[str, Any] | None) -> str | None:
+def _options(options: Mapping[str, Any] | str | None) -> str | None:
+    if isinstance(options, str):
+        return options or None
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items())) or None
 
 
@@ -231,14 +262,6 @@ def _of_theory(place, record):
         yield place | {"d": refused["d"]}, "refused", True
 
 
-def _of_audit(place, record):
-    yield place, "trials", record["trials"]
-    yield from _of_heads(place, record["heads"], record["metrics"])
-    for statement in record["statements"]:
-        at = {name: statement[name] for name in ("quantity", "per", "epsilon", "delta")}
-        yield from _of_heads(place | at, record["heads"], {k: v for k, v in statement.items() if k not in at})
-
-
 def _of_budget(place, record):
     for name in ("needed", "least", "most"):
         yield place, name, record.get(name)
@@ -295,7 +318,6 @@ OF_COMMAND = {
     "spectrum": _of_spectrum,
     "condition": _of_condition,
     "theory": _of_theory,
-    "audit": _of_audit,
     "budget": _of_budget,
     "bench": _of_bench,
     "inject": _of_inject,
@@ -312,6 +334,9 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
             yield _summary_place(row) | {"of": "test", "metric": row["metric"]}, name, row.get(name)
     if command == "compare":
         return
+    if answer["rows"] and "table" in answer["rows"][0]:
+        yield from _of_tables(answer["rows"])
+        return
     summary = answer["rows"] if command in ("error", "inject", "stability") else ()
     for row in (*summary, *(answer.get("summary") or ())):
         place = _summary_place(row) | {"of": "statistics"} | {name: row.get(name) for name in OF_SUMMARY}
@@ -321,6 +346,20 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
         for name in SUMMARY:
             for metric, value in _flat(name.replace("metrics", ""), row.get(name)):
                 yield place, metric, value
+
+
+def _of_tables(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """The statistics of the lines of tables whose cells are rows."""
+    for line in lines:
+        place = _summary_place({**line, "options": (line["name"] or "").partition(":")[2]}) | {"of": "statistics"}
+        place |= {name: _text(line[name]) for name in DIMENSIONS if line.get(name) is not None}
+        for name, value in line.items():
+            metric, _, statistic = name.partition(".")
+            if statistic in STATISTICS and STATISTICS_OF.fullmatch(metric) and line[f"{metric}.count"]:
+                yield place, name, value
+        if "lower.max" in line:  # the ends of the interval of the largest rate, with which they grow
+            yield place, "interval.0", line["lower.max"]
+            yield place, "interval.1", line["upper.max"]
 
 
 def _summary_place(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import Unsupported, UsageError
+from ...frame.rows import head_rows
 from ...linalg.exceedance import (
     HOLDS,
     UNDECIDED,
@@ -112,10 +113,10 @@ class Tally:
         """Whether no promise is undecided, as of the last look."""
         return all((verdicts(p, self.confidence) != UNDECIDED).all() for p in self._p.values())
 
-    def statements(self) -> list[dict[str, Any]]:
-        """The statements of a record, one for each promise; see `Statement`."""
+    def promises(self) -> list[dict[str, Any]]:
+        """A row for each promise and head (see `PromiseRow`)."""
         self.look()
-        return [self._statement(*place, p) for place, p in self._p.items()]
+        return [row for promise, p in self._p.items() for row in self._tested(*promise, p)]
 
     def metrics(self) -> dict[str, list[float | None]]:
         """Per head: keys read, residual error, bias and spread of the normaliser, what the method states of itself."""
@@ -169,7 +170,7 @@ class Tally:
             else:
                 self._add(self._stated, name, values)
 
-    def _statement(self, quantity: str, epsilon: float, delta: float, p: PValues) -> dict[str, Any]:
+    def _tested(self, quantity: str, epsilon: float, delta: float, p: PValues) -> list[dict[str, Any]]:
         counts = self._counts[quantity, epsilon].numpy()
         judged = verdicts(p, self.confidence)
 
@@ -178,11 +179,7 @@ class Tally:
 
         worst = of_head(counts).max(1)
         lower, upper = self._interval(worst, counts.size)
-        return {
-            "quantity": quantity,
-            "per": "head" if counts.ndim == 1 else "row",
-            "epsilon": epsilon,
-            "delta": delta,
+        columns = {
             "rate": _numbers(of_head(counts).mean(1) / self.trials),
             "worst": _numbers(worst / self.trials),
             "lower": _numbers(lower),
@@ -193,6 +190,9 @@ class Tally:
             "rows_violated": [int((some == VIOLATED).sum()) for some in of_head(judged)],
             "rows_holding": [int((some == HOLDS).sum()) for some in of_head(judged)],
         }
+        per = "head" if counts.ndim == 1 else "row"
+        promise = {"quantity": quantity, "per": per, "epsilon": epsilon, "delta": delta}
+        return [{**row, **promise} for row in head_rows(self.reference.qkv.heads, columns, "promise")]
 
     def _interval(self, counts: np.ndarray, statements: int) -> tuple[np.ndarray, np.ndarray]:
         """Intervals of probabilities that are right together for so many statements (Bonferroni's correction)."""
@@ -224,7 +224,7 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
 
     command = "audit"
     shape = SHAPE
-    blank = {**PlannedCells.blank, "statements": [], "trials": 0}
+    blank = {**PlannedCells.blank, "trials": 0}
 
     def __init__(self, request: AuditRequest, notify: Callable[[str], None], timings: Timings) -> None:
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
@@ -283,7 +283,8 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
                 tally.look()
                 if tally.decided:
                     break
-        result |= {"trials": tally.trials, "statements": tally.statements(), "metrics": tally.metrics()}
+        rows = [*head_rows(inputs.heads, tally.metrics()), *tally.promises()]
+        result |= {"trials": tally.trials, "rows": rows}
         if tally.lost.any():
             heads = zip(inputs.heads, tally.lost.tolist(), strict=True)
             counts = ", ".join(f"{count} of head {head}" for head, count in heads if count)

@@ -1,0 +1,230 @@
+"""What a command shows of a run: its tables in every format, its figures, and the lines that gates judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError, unknown
+from .grid import Grid, grids, summarised
+from .table import Column, Table
+from .writers import csv, json_rows, jsonl, latex, markdown, terminal
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")
+WIDTH = 100  # of a table in a pipe
+NAMED = ("name", "d", "layer", "n")  # which the name of a gate's result has anyway
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``."""
+
+    title: str
+    tables: tuple[Table, ...]
+    figures: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, command: str) -> Catalogue:
+        """The catalogue of a command."""
+        module = import_module(f".catalogue.{command}", __package__)
+        return cls(module.TITLE, module.TABLES, getattr(module, "FIGURES", ()))
+
+    @property
+    def columns(self) -> list[Column]:
+        """All columns that the tables may have."""
+        return [column for table in self.tables for column in table.every]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One kind of figure of a run.
+
+    Attributes:
+        stem: what the names of its files begin with. draw: draws into a folder and returns the files.
+        nothing: what is said if there is nothing to draw.
+    """
+
+    stem: str
+    draw: Callable[[Path], list[Path]]
+    nothing: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command's tables and figures of one run.
+
+    Attributes:
+        frame: the frame of a kind of rows. lines: what was measured, on what. source: its facts.
+        columns: names of columns that the user chose. run: the folder. style: of figures.
+    """
+
+    command: str
+    catalogue: Catalogue
+    frame: Callable[[str], DataFrame]
+    header: Any
+    run: str | None = None
+    columns: Sequence[str] = ()
+    style: str = "paper"
+    files: Mapping[str, Any] = field(default_factory=dict)
+    companions: Sequence[Any] = ()
+    tiles: Sequence[tuple[str, str]] = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
+
+    @property
+    def title(self) -> str:
+        return self.catalogue.title
+
+    @property
+    def result(self) -> str:
+        """The sentence of the first table that has one."""
+        return next((grid.sentence for grid in self.tables if grid.sentence), "")
+
+    @property
+    def tables(self) -> list[Grid]:
+        """The filled tables. Those that have none of the chosen columns are left out."""
+        filled = []
+        for table in self.catalogue.tables:
+            names = [name for name in self.columns if _has(table, name)]
+            if names or not self.columns:
+                filled += grids(self.frame(table.kind), table, names or None)
+        return filled
+
+    def with_columns(self, names: Sequence[str]) -> Shown:
+        """The same with these columns alone.
+
+        Raises:
+            UsageError: a column that no table has.
+        """
+        for name in names:
+            if not any(_has(table, name) for table in self.catalogue.tables):
+                raise unknown("column", name.removeprefix("+"), [column.name for column in self.catalogue.columns])
+        return replace(self, columns=tuple(names))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of all tables in full precision, each with the name of its table."""
+        return [row for table in self.catalogue.tables for row in self._lines(table)]
+
+    def _lines(self, table: Table) -> list[dict[str, Any]]:
+        lines = summarised(self.frame(table.kind), table)
+        return [{"table": table.name, **row} for row in json_rows(lines)]
+
+    def text(
+        self,
+        format: str,
+        width: int | None = None,
+        columns: Sequence[str] = (),
+        full: bool = False,
+        above: Sequence[str] = (),
+    ) -> str:
+        """The tables in a format of `FORMATS`, without a final newline.
+
+        ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; ``csv`` is of the first table.
+
+        Args:
+            width: the terminal's. columns: names of columns of tables. full: whether all facts of the source stand
+                above. above: lines of Markdown that stand first in ``github``.
+        """
+        if format not in FORMATS:
+            raise unknown("format", format, FORMATS)
+        if format in ("json", "jsonl", "csv") and columns and format != "csv":
+            raise UsageError(f"--columns applies to tables and csv; {format} has every field")
+        if format == "json":
+            from ..records.file import SCHEMA, strict_json
+
+            contents = {"schema": SCHEMA, "command": self.command, "source": self.header.source, "run": self.run}
+            return strict_json({**contents, "rows": self.rows}, indent=2)
+        if format in ("csv", "jsonl"):
+            table = self.catalogue.tables[0]
+            lines = summarised(self.frame(table.kind), table)
+            if format == "jsonl":
+                return jsonl(lines).rstrip("\n")
+            return csv(lines.loc[:, [*columns]] if columns else lines).rstrip("\n")
+        chosen = self.with_columns(columns) if columns else self
+        if format == "latex":
+            return latex(chosen.tables).rstrip("\n")
+        if format in ("md", "github"):
+            facts = [f"{line}  " for line in self.header.facts]
+            return "\n".join([*(above if format == "github" else ()), *facts, "", markdown(chosen.tables)]).strip()
+        tty, room = _terminal(width)
+        text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
+        last = [] if self.run is None else [f"run: {self.run}"]
+        return "\n".join([*self._above(full), "", text, *last])
+
+    def _above(self, full: bool) -> list[str]:
+        """What was measured in plain words, then warnings that were not told yet."""
+        header = self.header
+        told = [f"! {line}" for line in header.warnings if line not in header.announced]
+        facts = header.facts if full or not header.first else header.remarks
+        return [*filter(None, [header.first]), *facts, *told, *(header.measured if full else ())]
+
+    @property
+    def figures(self) -> dict[str, Drawn]:
+        """The figures of the catalogue by name."""
+        return {figure.name: self._drawn(figure) for figure in self.catalogue.figures}
+
+    def _drawn(self, figure: Any) -> Drawn:
+        def draw(folder: Path) -> list[Path]:
+            from .figure import save, sheets
+
+            frame = self.frame(figure.kind)
+            measured = [name for name in figure.measured if name in frame]
+            rows = frame.dropna(subset=measured, how="all") if measured else frame.iloc[:0]
+            drawn = sheets(rows, figure, self.style, methods=frame) if len(rows) else []
+            stems = [figure.name if len(drawn) == 1 else f"{figure.name}-{part}" for part in range(1, len(drawn) + 1)]
+            return [path for stem, sheet in zip(stems, drawn, strict=True) for path in save(sheet, folder / stem)]
+
+        return Drawn(figure.name, draw, f"the run has no rows of kind {figure.kind} to draw")
+
+    @property
+    def inputs(self) -> None:
+        return None
+
+    @property
+    def full_legend(self) -> list[str]:
+        return []
+
+    @property
+    def judged(self) -> list[dict[str, Any]]:
+        """The lines that gates judge, with a mapping of statistics for each metric."""
+        return [_judged(table, line) for table in self.catalogue.tables for line in self._lines(table)]
+
+
+def _has(table: Table, name: str) -> bool:
+    try:
+        table.chosen([name.removeprefix("+")])
+    except UsageError:
+        return False
+    return True
+
+
+def _judged(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
+    metrics: dict[str, dict[str, Any]] = {}
+    for name, value in line.items():
+        metric, dot, statistic = name.partition(".")
+        if dot and "." not in statistic:
+            metrics.setdefault(metric, {})[statistic] = value
+    facts = {name: value for name, value in line.items() if "." not in name}
+    options = dict(
+        pair.split("=", 1) for pair in str(facts.get("name") or "").partition(":")[2].split(",") if "=" in pair
+    )
+    at = {name: line[name] for name in table.by if name not in NAMED and line[name] is not None}
+    return {"requested": not line.get("reference"), **facts, "options": options, "metrics": metrics, "at": at}
+
+
+def _terminal(width: int | None) -> tuple[bool, int]:
+    """Whether standard output is a terminal, and the width of tables there."""
+    import os
+    import shutil
+    import sys
+
+    tty = width is not None or sys.stdout.isatty()
+    if width is not None:
+        return tty, width
+    return tty, shutil.get_terminal_size().columns if tty or "COLUMNS" in os.environ else WIDTH

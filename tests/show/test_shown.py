@@ -1,0 +1,93 @@
+"""What the commands whose cells are rows show: any run that is possible, in every format, with figures and gates."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from golden.rewrite import COMMANDS
+from paths import GOLDEN
+
+from attnprobe.errors import UsageError
+from attnprobe.experiments import experiment
+from attnprobe.frame.metric import METRICS
+from attnprobe.gates.check import check
+from attnprobe.gates.parse import parse_gate
+from attnprobe.records.append import RecordWriter
+from attnprobe.records.read import read_records
+from attnprobe.report import open_run, views
+from attnprobe.show.shown import FORMATS
+
+RUNS = [name for name in COMMANDS if experiment(name.partition("-")[0]).catalogue is not None]
+
+
+def shown(folder):
+    [one] = views(open_run(folder))
+    return one
+
+
+def changed(folder, change):
+    """A run whose cells are changed."""
+    folder.mkdir(exist_ok=True)
+    with RecordWriter(folder / "records.jsonl") as writer:
+        for cell in change:
+            writer.append(cell)
+    return folder
+
+
+@pytest.fixture(params=RUNS)
+def run(request):
+    return GOLDEN / "runs" / request.param
+
+
+def test_every_format_has_the_lines_of_the_first_table(run):
+    one = shown(run)
+    lines = [row for row in json.loads(one.text("json"))["rows"] if row["table"] == one.catalogue.tables[0].name]
+    assert lines and len(one.text("jsonl").splitlines()) == len(lines)
+    for written, line in zip(csv.DictReader(io.StringIO(one.text("csv"))), lines, strict=True):
+        for name, text in written.items():
+            value = line[name]
+            if isinstance(value, float):
+                assert math.isclose(float(text), value), name
+            else:
+                assert text == ("" if value is None else str(value)), name
+    names = {row["name"] for row in lines}
+    for format in set(FORMATS) - {"json", "jsonl", "csv"}:
+        text = one.text(format).replace("\\_", "_")
+        assert all(name in text for name in names), format
+
+
+def test_a_run_of_which_every_cell_was_skipped_is_shown(run, tmp_path):
+    cells = [{**cell, "rows": [], "status": "skipped", "reason": "no form"} for cell in read_records(run)]
+    one = shown(changed(tmp_path / "r", cells))
+    text = one.text("table")
+    assert "skipped" in text and "no form" in text and "nan" not in text.lower().replace("nanosecond", "")
+    assert not [path for figure in one.figures.values() for path in figure.draw(tmp_path)]
+
+
+def test_a_run_of_one_cell_is_shown(run, tmp_path):
+    [*_, cell] = [cell for cell in read_records(run) if cell["requested"] and cell["status"] == "ok"]
+    one = shown(changed(tmp_path / "r", [cell]))
+    assert cell["method"] in one.text("table")
+    assert any(figure.draw(tmp_path) for figure in one.figures.values())
+
+
+def test_chosen_columns_are_shown_and_unknown_ones_are_refused(run):
+    one = shown(run)
+    for column in one.catalogue.columns:
+        assert one.text("md", columns=[column.name])
+    with pytest.raises(UsageError, match="unknown column 'nosuch'"):
+        one.text("table", columns=["nosuch"])
+
+
+def test_a_gate_judges_the_table_that_has_its_metric(run):
+    one = shown(run)
+    gated = experiment(one.command).gated
+    for metric in gated.names:
+        least = METRICS[metric].better == "larger"
+        results = check(one.judged, [parse_gate(f"{metric}.max=1", gated, least=least)])
+        tables = {row["table"] for row in one.judged if metric in row["metrics"]}
+        assert results and len(results) == len([r for r in one.judged if r["table"] in tables or not tables])
