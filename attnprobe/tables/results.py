@@ -71,18 +71,6 @@ def best_of(values: Mapping[K, Value]) -> list[K]:
     return [name for name in ordered if values[name].ties(values[ordered[0]])]
 
 
-def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "standard errors") -> str:
-    """The rule by which the best names tie, in words; empty for a single name.
-
-    >>> tie_rule({"a": Value(1.0, 0.3), "b": Value(1.4, 0.4)}, ["a", "b"]), tie_rule({"a": Value(1.0)}, ["a"])
-    (' (a tie within their standard errors)', '')
-    """
-    if len(names) < 2:
-        return ""
-    known = all(values[name].error is not None for name in names)
-    return f" (a tie within {f'their {error}' if known else '5 %'})"
-
-
 def led(winners: Sequence[Sequence[str]], what: str, places: str = "tables") -> str:
     """For each name, the number of tables, or other places, where it wins alone; then the number where no name does.
 

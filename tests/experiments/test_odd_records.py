@@ -61,7 +61,7 @@ def test_a_run_of_which_every_cell_was_skipped_is_shown(run):
         empty = {name: [] for name in LISTS if name in record}
         records.append({**known, "status": "skipped", "reason": None, "metrics": {}, **empty})
     view, figures, _ = shown(run.partition("-")[0], records)
-    assert view.result.startswith("Skipped: ") and "skipped" in view.text("table") and "nan" not in view.text("table")
+    assert "skipped" in view.text("table") and "nan" not in view.text("table")
     assert not figures
 
 
@@ -86,9 +86,6 @@ def test_bench_of_methods_that_are_faster_than_exact_attention():
     view, _, _ = bench(slow)
     text = view.text("table")
     assert "AMD EPYC, 2016 – 2064 MHz, 1 threads" in text and "load average" not in text
-    assert view.result.startswith(
-        "At n = 64, linear takes the least time, 0.0065 ± 7.0e-04 times exact attention's. 2 of 2"
-    )
 
 
 def test_bench_without_times_of_exact_attention():
@@ -101,7 +98,7 @@ def test_bench_without_times_of_exact_attention():
 
     view, figures, _ = bench(lost)
     text = view.text("table")
-    assert "time / exact" not in text and "claimed" not in text and view.result == ""
+    assert "time / exact" not in text and "claimed" not in text
     assert "bench-pareto-n64" not in figures
 
 
@@ -125,9 +122,6 @@ def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
     assert {len(line.get_xdata()) for line in axes["bench-time-d4-layer0"][0].get_lines()} == {3}  # of one budget
     assert "V-Mean" not in figures["bench-pareto-n64-layer0"].legend
     assert not any(line.get_color() == "black" for axis in axes["bench-pareto-n64-layer0"] for line in axis.get_lines())
-    assert view.result.startswith(
-        "At n = 64, linear takes the least time, 0.024 ± 0.0046 times exact attention's. 3 of 3"
-    )
 
 
 def test_bars_of_bench_lie_within_the_axis():
@@ -197,7 +191,6 @@ def test_stability_of_all_tasks_in_the_papers_setting():
     text = view.text("table")
     assert "tasks: listops, text, retrieval, pathfinder, image of the paper's five\n" in text
     assert "\ntext here: the batch, length and learning rate of the paper\n" in text
-    assert view.result == "Failed or diverged: kernelized, skyformer, self-attention."
     row = next(row for row in view.rows if row["method"] == "kernelized")
     assert row["tau"] is None and row["ratio"] is None and row["loss_first"] is None
     first, *others = figures
@@ -598,7 +591,6 @@ def test_inject_of_a_drift_that_is_null_of_equal_errors_and_without_losses():
         return with_metrics(record, drift=drift, local_error=[0.5], **lost)
 
     view, figures, _ = shown("inject", map(same, deeper(golden("inject"))))
-    assert "linear" not in view.result and "smallest drift" in view.result
     assert "95 % of" not in view.text("table")
     local = next(figure for stem, figure in figures.items() if stem.startswith("inject-local"))
     assert not any("ρ" in line or "Over all" in line for line in local.caption)

@@ -127,15 +127,6 @@ def time_ratio(row: Row) -> Value | None:
     return Value.of(row["ratio_to_exact"], row["ratio_spread"])
 
 
-def cheaper(ratio: Value) -> bool:
-    """Whether a cost over exact attention's is below 1 and does not tie with it: 1 less the ratio exceeds its spread.
-
-    >>> cheaper(Value(0.9, 0.04)), cheaper(Value(0.974, 0.039))
-    (True, False)
-    """
-    return ratio.value < 1 and not ratio.ties(Value(1.0, 0.0))
-
-
 def half_range(values: Sequence[float]) -> float | None:
     """Half the range between the quartiles; None for a single value."""
     if len(values) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -23,7 +23,7 @@ from ...tables.methods import (
     several_families,
 )
 from ...tables.numbers import cell_text
-from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
+from ...tables.results import Value
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -36,7 +36,6 @@ from .timing import (
     PLACE,
     STATE,
     bench_summary,
-    cheaper,
     conditions,
     time_ratio,
     timed_rows,
@@ -67,7 +66,6 @@ def view(recorded: Recorded) -> View:
         _tables(rows, summary),
         _legend(rows),
         title="Cost of attention approximations",
-        result=bench_result(rows),
         summary=summary,
         judged=bench_judged(rows, summary),
         figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},
@@ -204,49 +202,3 @@ GROWTH = (
 
 
 COLUMNS = (*COSTS, *GROWTH)
-
-
-def bench_result(rows: Sequence[Row]) -> str:
-    """The fastest methods at the largest n, and the number of methods that are `cheaper` in time than exact attention.
-
-    Methods tie if their medians over rounds differ by no more than the spreads of both. The same rows compete as in
-    the tables.
-    """
-    timed = [row for row in rows if not row["reference"] and row["ratio_to_exact"] is not None]
-    if not timed:
-        return lost(rows)
-    n = max(row["n"] for row in timed)
-    largest = [row for row in timed if row["n"] == n]
-    ratios = _ratios(largest)
-    competing = _ratios([row for row in largest if rivals(row) is not None])
-    faster = sum(map(cheaper, ratios.values()))
-    every = f"{len(ratios)} methods and budgets"
-    least = _least_time(competing) if competing else ""
-    if not faster:
-        none = f"At n = {n}, none of {every} is faster than exact attention"
-        return sentences(f"{none}; {least}" if least else f"{none}.", lost(rows))
-    where = "" if least else f"At n = {n}, "
-    return sentences(
-        f"At n = {n}, {least}" if least else "",
-        f"{where}{faster} of {every} are faster than exact attention.",
-        lost(rows),
-    )
-
-
-def _ratios(rows: Sequence[Row]) -> dict[str, Value]:
-    """The times over exact attention's by method and budget, the smallest of each."""
-    ratios: dict[str, Value] = {}
-    for row in rows:
-        name, ratio = at_budget(row), time_ratio(row)
-        if ratio is not None and (name not in ratios or ratio.value < ratios[name].value):
-            ratios[name] = ratio
-    return ratios
-
-
-def _least_time(ratios: Mapping[str, Value]) -> str:
-    best = best_of(ratios)
-    verb = "takes" if len(best) == 1 else "take"
-    tie = tie_rule(ratios, best, "spreads over rounds")
-    least = ratios[best[0]]
-    size = cell_text(["{value:2}", " ± {error:2}"], vars(least))
-    return f"{in_words(best)} {verb} the least time{tie}, {size} times exact attention's."

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, identity, source_heading, source_labels
-from ...tables.long import CELL, SOURCE, STATE, Row, describe, known, long_rows, median, summarised
+from ...tables.long import CELL, SOURCE, STATE, Row, describe, long_rows, median, summarised
 from ...tables.methods import YARDSTICKS
 from ...tables.numbers import beyond_limit, method_label, per_cent
-from ...tables.results import Value, in_words, lost, sentences
-from ...tables.table import Best, Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
+from ...tables.results import Value
+from ...tables.table import Best, Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .record import SHAPE, BudgetRecord
@@ -104,7 +104,6 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
         rows,
         [_table(group) for group in grouped_by(summary, "source", "target", "metric")],
         title="The smallest budget that is enough",
-        result=_result(rows),
         summary=summary,
         judged=summary,
         figures={"budget": Figure("budget", draw, "no head has a budget, so there is nothing to draw")},
@@ -209,19 +208,6 @@ def _counterexample(row: Row, head: Row) -> str:
     holds = "" if head["holds_from"] is None else f"; at most ε from {head['holds_from']} on"
     place = f"{_name(row)} ε = {row['epsilon']:g} head {head['head']}{window}"
     return f"counterexample: {place}: d = {head['d']}, but {beyond}{more}{holds}"
-
-
-def _result(rows: Sequence[Row]) -> str:
-    """The number of heads in which each method reaches the smallest ε, and the d that it needs."""
-    heads = [row for row in rows if row["head"] is not None and row["status"] == "ok"]
-    epsilon = min((row["epsilon"] for row in heads), default=0.0)
-    parts = []
-    for group in gathered([row for row in heads if row["epsilon"] == epsilon], method_label):
-        reached = known(group, "d")
-        size = f" (median d = {median(reached):g})" if reached else ""
-        parts.append(f"{method_label(group[0])} in {len(reached)} of {len(group)} heads{size}")
-    reach = f"ε = {epsilon:g} is reached by {in_words(parts)}." if parts else ""
-    return sentences(reach, lost(rows))
 
 
 def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,9 @@ from functools import partial
 from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
 from ...tables.long import Row, known, long_rows, median, quantiles, rank_correlation, spread, summarised, unbounded
-from ...tables.numbers import brief, method_label, significant
-from ...tables.results import at_budget, lost, sentences
-from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
+from ...tables.numbers import method_label, significant
+from ...tables.results import at_budget
+from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .record import SHAPE, Numbers
@@ -94,7 +94,6 @@ def view(recorded: Recorded) -> View:
         rows,
         [table for group in grouped_by(summary, "source", "layer", "n") for table in _tables(group)],
         title="Condition numbers",
-        result=_result(rows),
         summary=summary,
         figures={"condition": Figure("condition", draw, "nothing was measured that could be drawn")},
     )
@@ -216,16 +215,3 @@ def _lemma3(row: Row) -> str:
     least = max(row["eigen_min"], 0.0) if counts["zero"] else row["eigen_min"]
     ends = f"eigenvalues from {significant(least, 2)} to {row['eigen_max']:.12g}"
     return f"Lemma 3, {_symbol(row)} of {method_label(row)}, d = {row['d']}: {', '.join(parts)}; {ends}"
-
-
-def _result(rows: Sequence[Row]) -> str:
-    """The median condition number of the matrices that each method inverts, and the number of singular ones."""
-    cores = [row for row in rows if row.get("rank") is not None and row["inverted"] and row["status"] == "ok"]
-    parts = []
-    for group in gathered(cores, at_budget):
-        middle = median(unbounded(row["cond"] for row in group))
-        parts.append(f"{brief(middle)} of {at_budget(group[0])}")
-    singular = sum(row["cond"] is None for row in cores)
-    medians = f"Median condition number of what is inverted: {', '.join(parts)}." if parts else ""
-    also = f"{singular} of {len(cores)} of these cores are singular." if singular else ""
-    return sentences(medians, also, lost([row for row in rows if row["method"]]))

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
-from ...tables.duels import DUELS, best_methods, left_out
+from ...tables.duels import DUELS, best_methods
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
 from ...tables.methods import budget, budget_used, marked, mean_of, reach, rivals, smallest
 from ...tables.numbers import OPEN, method_label, significant
-from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences, student_reach
+from ...tables.results import Value, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -256,7 +256,6 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         rows,
         [*_tables(rows, recorded.tested), *best_tables, *_plans(recorded.records)],
         title="What a method changes in a model",
-        result=inject_result(rows, recorded.tested),
         summary=inject_summary(rows),
         more={"best": best},
         judged=rows,
@@ -394,28 +393,3 @@ def _name(row: Row) -> str:
     budget = f"d = {row['d']}" if row["d"] else ""
     head = f"KV head {row['kv_head']}" if row.get("kv_head") is not None else ""
     return " ".join(filter(None, [method_label(row), budget, _layers(row), head]))
-
-
-def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
-    """The method with the smallest change of the last hidden states when it replaces all layers.
-
-    Those that the paired test does not tell from it are named too. Yardsticks take no part; those that change less are
-    named as such.
-    """
-    together = [row for row in rows if row["layer"] is None and _rivals(row) is not None and DRIFT.value(row)]
-    leaders = [_leaders(group, tested) for group in grouped_by(together, "source", "n")]
-    apart = sentences(*left_out([row for row in rows if row["layer"] is None]), lost(rows))
-    if len(leaders) != 1:
-        winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
-        return sentences(led(winners, "the smallest drift"), apart)
-    (first, *alike), certain = leaders[0]
-    names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
-    size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
-    text = f"In all replaced layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
-    return sentences(text, apart)
-
-
-def _leaders(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], bool]:
-    """The row with the least drift and those like it, and whether a test was possible."""
-    (leaders,) = DRIFT.leaders(rows, lambda row: 0, tested)
-    return [rows[place] for place in leaders.places], leaders.tested

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
 from ...tables.long import Row, known, long_rows, median, spread, summarised, unbounded
 from ...tables.marks import OF_STATUS
 from ...tables.numbers import method_label
-from ...tables.results import lost, sentences
-from ...tables.table import Column, Table, counted, equal_tokens, gathered, grouped_by, joined, reasons, table_of
+from ...tables.table import Column, Table, counted, equal_tokens, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .record import NUMBERS, SHAPE, SpectrumRecord
@@ -36,7 +34,6 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
         spectrum_tables(rows),
         _legend(rows),
         title="Spectra of attention matrices",
-        result=_result(rows),
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},
     )
 
@@ -202,19 +199,3 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     if any(not row.get("closed", True) for row in measured):
         parts.append("Some residuals are beyond the tolerance.")
     return parts
-
-
-def _result(rows: Sequence[Row]) -> str:
-    """The number of leading values that hold nine tenths of each matrix, at the largest n."""
-    measured = [row for row in rows if row["status"] == "ok" and row.get("rank_90") is not None]
-    n = max((row["n"] for row in measured), default=0)
-    groups = gathered([row for row in measured if row["n"] == n], _name)
-    ranks = [f"{median(known(group, 'rank_90')):g} of {_name(group[0])}" for group in groups]
-    weight = "Σ|λ|" if any(row["kind"] == "eigen" for row in measured) else "Σσ²"
-    share = f"90 % of {weight} lie in so many leading values (n = {n}, medians over heads): {', '.join(ranks)}."
-    return sentences(share if ranks else "", lost(rows, matrix_label))
-
-
-def _name(row: Row) -> str:
-    heading = source_heading(row)
-    return matrix_label(row) + (f" ({heading})" if heading else "")

@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean, stdev
 
 from ...records.file import STATUSES
 from ...tables.long import Row, describe, known, long_rows, mean_interval, median, unbounded
 from ...tables.numbers import brief, method_label, significant
-from ...tables.results import Value, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
+from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
@@ -119,7 +117,6 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
         rows,
         [_table(group) for group in grouped_by(summary, "task", "source")],
         title="The first steps of training",
-        result=stability_result(rows),
         summary=summary,
         judged=summary,
         tiles=[(name, name) for name in ("task", "method", "seed")],
@@ -275,30 +272,3 @@ def _trained(records: Sequence[StabilityRecord]) -> list[str]:
         ]
         lines.append(f"{task} here: {'; '.join(off) if off else 'the batch, length and learning rate of the paper'}")
     return lines
-
-
-def stability_result(rows: Sequence[Row]) -> str:
-    """The method with the smallest instability τ relative to self-attention."""
-    compared = [row for row in rows if row["ratio"] is not None and row["status"] == "ok" and not row["reference"]]
-    places = [_ratios(group) for group in grouped_by(compared, "task", "source")]
-    if len(places) != 1:
-        return sentences(
-            led([best_of(values) for values in places], "the smallest instability τ"),
-            lost(rows, stability_label),
-        )
-    ratios = places[0]
-    best = best_of(ratios)
-    verb = "has" if len(best) == 1 else "have"
-    size = f"{significant(ratios[best[0]].value, 2)} of self-attention's, the mean over seeds"
-    text = f"{in_words(best)} {verb} the smallest instability τ{tie_rule(ratios, best)}: {size}."
-    return sentences(text, lost(rows, stability_label))
-
-
-def _ratios(rows: Sequence[Row]) -> dict[str, Value]:
-    """The mean ratio over seeds of each method."""
-    ratios = {}
-    for group in gathered(rows, stability_label):
-        values = known(group, "ratio")
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        ratios[stability_label(group[0])] = Value(fmean(values), error)
-    return ratios

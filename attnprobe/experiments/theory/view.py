@@ -12,7 +12,7 @@ from ...tables.labels import at_label, source_heading
 from ...tables.long import CELL, Row, describe, known, long_rows, spread, summarised
 from ...tables.long import FIELDS as LONG
 from ...tables.numbers import brief, method_label
-from ...tables.results import in_words, lost, sentences, too_few_repeats
+from ...tables.results import too_few_repeats
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -43,7 +43,6 @@ def view(recorded: Recorded) -> View:
         list(map(_shown, rows)),
         _tables(summary),
         title="What the theorems promise, and what is",
-        result=_result(rows),
         summary=summary,
         judged=summary,
         figures={"theory": Figure("theory", draw, "no cell has a finding, so there is nothing to draw")},
@@ -205,12 +204,3 @@ def _shared_at(group: Sequence[Row]) -> dict[str, object]:
 def _name(row: Row) -> str:
     budget = "" if row["d"] is None else f"d = {row['d']}"
     return " ".join(filter(None, [method_label(row), f"layer {row['layer']}", f"n = {row['n']}", budget]))
-
-
-def _result(rows: Sequence[Row]) -> str:
-    counts = Counter(known(rows, "verdict"))
-    parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
-    broken = list(dict.fromkeys(row["theorem"] for row in rows if row.get("verdict") == "violated"))
-    share = f"Of {counts.total()} statements, head by head, {in_words(parts)}." if parts else ""
-    which = f"Violated: {', '.join(broken)}." if broken else ""
-    return sentences(share, which, lost(rows, lambda row: row["theorem"]))

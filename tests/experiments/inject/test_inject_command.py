@@ -18,7 +18,6 @@ from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, 
 
 from attnprobe import approximate, capture, exact, injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments import read_run
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import EXPERIMENT, GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
@@ -360,8 +359,6 @@ def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, t
     assert code == 0 and "!  skyformer" in out and "!: bad rows" in out and out.count("!  ") == 1
     best = out.partition("best against next, by mean drift")[2].splitlines()
     assert any(line.split()[2:4] == ["nystromformer", "skyformer:guard=sampled"] for line in best)
-    result = inject_view.inject_result(inject_rows(read_run("r").records))
-    assert "Not ranked where they have bad rows: skyformer." in result
     first = json.loads(Path("r/records.jsonl").read_text().splitlines()[0])
     calls = {call.number: call for call in capture(opened(models["bert"]), {"input_ids": ids_of(texts)}).values()}
     made = [approximate("skyformer", call.qkv(), 20, seed=first["seed"]) for call in calls.values()]
