@@ -6,6 +6,7 @@ are architectures whose attention does not go through transformers' interface.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -298,15 +299,67 @@ REFUSED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
 }
 
 
+def _whisper() -> dict[str, Any]:
+    sound = {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 64}
+    plain = {name: size for name, size in _pair().items() if name != "max_position_embeddings"}
+    return {**plain, **sound, "suppress_tokens": None, "begin_suppress_tokens": None}
+
+
+def _sound() -> dict[str, Any]:
+    layers = {"conv_dim": (8, 8), "conv_kernel": (3, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2}
+    small = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, **layers}
+    return {**_image(), **small}
+
+
+def _text_and_image() -> dict[str, Any]:
+    return {"text_config": sizes(eos_token_id=2), "vision_config": _image(), "projection_dim": 16}
+
+
+#: models that read no tokens, or not tokens alone
+OTHERS: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
+    "Whisper": ("WhisperForConditionalGeneration", "WhisperConfig", _whisper),
+    "Wav2Vec2": ("Wav2Vec2Model", "Wav2Vec2Config", _sound),
+    "CLIP": ("CLIPModel", "CLIPConfig", _text_and_image),
+}
+SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz .,\n"]  # of the tokenizer of `save`
+PROSE = "the quick brown fox jumps over a lazy dog, and every zebra may exit with six boxes of jam. "
+
+
 def build(name: str, seed: int = 0, **changes: Any):
     """The model, in evaluation mode, with ``changes`` of its settings; torch's own state stays as it was."""
     import transformers
 
-    model_class, config_class, settings = {**CAPTURED, **REFUSED}[name]
+    model_class, config_class, settings = {**CAPTURED, **REFUSED, **OTHERS}[name]
+    config = getattr(transformers, config_class)(**{**settings(), **changes})
+    return _seeded(name, getattr(transformers, model_class), config, seed)
+
+
+def save(name: str, folder: Path, seed: int = 0) -> None:
+    """Write the complete model, with the head that predicts words if it has one, and a tokenizer of letters."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from attnprobe.sources.weights import language_kind
+
+    model_class, config_class, settings = {**CAPTURED, **REFUSED, **OTHERS}[name]
+    config = getattr(transformers, config_class)(**settings())
+    heads = {
+        "causal": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        "masked": transformers.MODEL_FOR_MASKED_LM_MAPPING,
+    }
+    kind = language_kind(config)
+    chosen = getattr(transformers, model_class) if kind is None else heads[kind][type(config)]
+    _seeded(name, chosen, config, seed).save_pretrained(folder)
+    letters = Tokenizer(models.WordLevel({sign: number for number, sign in enumerate(SIGNS)}, unk_token="[UNK]"))
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    letters.save(str(folder / "tokenizer.json"))
+
+
+def _seeded(name: str, kind: Any, config: Any, seed: int):
+    """A model of a class in evaluation mode, with eager attention."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = getattr(transformers, config_class)(**{**settings(), **changes})
-        model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
+        model = kind._from_config(config, attn_implementation="eager").eval()
         if name == "GPT-OSS":  # its sinks are not initialized by transformers
             for path, parameter in model.named_parameters():
                 if path.endswith("sinks") or not bool(torch.isfinite(parameter).all()):
