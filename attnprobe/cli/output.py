@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..files import Fields
     from ..gates.check import GateResult
     from ..gates.junit import Case
+    from ..show.shown import Drawn, Shown
     from ..tables.view import Figure, View
 
 
@@ -33,7 +34,7 @@ MOST_FIGURES = 4  # of a kind that are named one by one
 KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
 
-def show(view: View, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
+def show(view: View | Shown, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
     """Print a view. A line on stderr says how many tables have none of the columns of the user's choice.
 
     Args:
@@ -52,7 +53,7 @@ def columns_of(output: Output) -> Sequence[str]:
     return () if output.format_ == "csv" else output.columns or ()
 
 
-def keep_files(view: View, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
+def keep_files(view: View | Shown, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
     """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
 
     Returns the files.
@@ -112,7 +113,7 @@ def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
     return []
 
 
-def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
+def draw(view: View | Shown, folder: Path, kinds: Collection[str]) -> list[Path]:
     """Draw figures of a view into ``figures/``, and return their files. A shard draws nothing.
 
     Args:
@@ -127,7 +128,7 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
     return paths
 
 
-def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
+def _drawn(figure: Figure | Drawn, folder: Path, named: bool) -> list[Path]:
     """The files of one kind of figure. If there are none and the kind was ``named``, stderr has the reason."""
     from ..figures.files import FILES
     from ..records.outputs import scratch, write_output

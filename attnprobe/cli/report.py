@@ -14,6 +14,7 @@ from .options import check_shown, kinds_from, output_of, shown_options, style_op
 
 if TYPE_CHECKING:
     from ..report import Report, Run
+    from ..show.shown import Shown
     from ..tables.table import Column
     from ..tables.view import View
 
@@ -151,7 +152,7 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
 
 
 def _rebuilt(
-    run: Run, shown: Sequence[View], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
+    run: Run, shown: Sequence[View | Shown], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
 ) -> Report:
     """Write a run's tables and figures to a folder, and return their names for the page.
 

@@ -21,11 +21,12 @@ from urllib.parse import quote
 from ..arguments import checked
 from ..grammar.foreign import one_line
 from ..records.file import STATUSES, strict_json
-from ..tables.numbers import short_hashes
-from ..tables.table import Table
 from ..show.grid import Grid
 from ..show.notes import notes
+from ..show.shown import Shown
 from ..show.writers.text import cell_text
+from ..tables.numbers import short_hashes
+from ..tables.table import Table
 from ..tables.view import View
 from .run import Run
 
@@ -47,7 +48,7 @@ class Report:
     """
 
     run: Run
-    views: Sequence[View]
+    views: Sequence[View | Shown]
     figures: Sequence[Path] = ()
     files: Sequence[str] = ()
 
@@ -161,7 +162,7 @@ def _when(start: Any, end: Any) -> str:
     return f"{first.strftime(day + moment)}{until} UTC"
 
 
-def _tiles(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
+def _tiles(run: Run, views: Sequence[View | Shown]) -> Iterator[dict[str, Any]]:
     records: list[Mapping[str, Any]] = [*run.everything]
     yield _tile(len(records), "cell")
     statuses = Counter(record["status"] for record in records)
@@ -210,7 +211,7 @@ def _captioned(path: Path) -> tuple[str, str]:
     return parts[0].strip(), parts[1].strip() if len(parts) > 1 else ""
 
 
-def _part(view: View, id: str) -> dict[str, Any]:
+def _part(view: View | Shown, id: str) -> dict[str, Any]:
     shown = [one for one in (view, view.inputs) if one is not None]
     groups = [{"tables": [_table(table) for table in one.tables], "legend": " ".join(one.full_legend)} for one in shown]
     return {"id": id, "command": view.command, "groups": groups}
@@ -265,7 +266,7 @@ def _key(text: str) -> str:
     return number[1].replace("−", "-").replace("∞", "1e999") if number else ""
 
 
-def _provenance(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
+def _provenance(run: Run, views: Sequence[View | Shown]) -> Iterator[dict[str, Any]]:
     """Tables of the manifest: the run, its options, its sources and the versions."""
     manifest: Mapping[str, Any] = {**run.manifest}
     facts = {name: manifest[name] for name in RUN_FACTS if manifest.get(name) is not None}

@@ -1,4 +1,4 @@
-"""The rows of ``attnprobe audit``: of kind ``head`` what is known of a head, of kind ``promise`` a test of a promise."""
+"""The rows of ``attnprobe audit``: kind ``head`` is what is known of a head, kind ``promise`` a test of a promise."""
 
 from __future__ import annotations
 
