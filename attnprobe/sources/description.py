@@ -50,7 +50,7 @@ def described(
     config, vocabulary = opened.config, opened.vocabulary
     refuse_other_inputs(config, name)
     layers, heads, p = _sizes(name, config)
-    attention = _attention_layers(config, layers)
+    attention = _attention_layers(config, layers, name)
     if unknown > MOST_UNKNOWN and not opened.made_up:
         raise SourceError(
             f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{text.name}' is unknown to it; "
@@ -108,11 +108,11 @@ def _attention(config: PreTrainedConfig) -> dict[str, Any]:
     return facts | ({"sinks": True} if config.model_type in WITH_SINKS else {})
 
 
-def _attention_layers(config: PreTrainedConfig, layers: int) -> list[int]:
+def _attention_layers(config: PreTrainedConfig, layers: int, name: str) -> list[int]:
     """The layers with attention among those of a model, by the modules that it is made of."""
     if config.model_type in STACKS:
         return list(range(layers))
-    return attention_layers(skeleton(config), layers)
+    return attention_layers(skeleton(config, name), layers)
 
 
 def _local_layers(config: PreTrainedConfig, layers: int) -> list[int]:

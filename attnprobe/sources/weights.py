@@ -80,9 +80,13 @@ def _auto_class(config: PreTrainedConfig) -> Any:
 
 
 def refuse_other_inputs(config: PreTrainedConfig, name: str) -> None:
-    """Refuse a model that reads no tokens, by what its class says."""
+    """Refuse a model that reads no tokens, or several texts, by what its class and configuration say."""
     from transformers import MODEL_MAPPING
 
+    try:
+        config.get_text_config()
+    except ValueError as error:
+        raise SourceError(f"{name}: a {config.model_type} has several texts, and commands read one") from error
     kinds = MODEL_MAPPING.get(type(config), None)
     kind = kinds[0] if isinstance(kinds, tuple) else kinds
     main = getattr(kind, "main_input_name", "input_ids")
@@ -210,12 +214,15 @@ def initialized(
     return _reader(model.to(dtype), with_decoder, name)
 
 
-def skeleton(config: PreTrainedConfig) -> PreTrainedModel:
+def skeleton(config: PreTrainedConfig, name: str = "the model") -> PreTrainedModel:
     """The model of a configuration that reads text, without numbers: of an encoder-decoder its encoder."""
-    with quiet(), torch.device("meta"):
-        auto = _auto_class(config)
-        model = auto.from_config(config, trust_remote_code=False, attn_implementation="eager")
-    model = _reader(model, False, config.model_type)
+    try:
+        with quiet(), torch.device("meta"):
+            auto = _auto_class(config)
+            model = auto.from_config(config, trust_remote_code=False, attn_implementation="eager")
+    except Exception as error:  # a contradictory configuration, or a kind of model that transformers does not load so
+        raise SourceError(f"{name}: transformers cannot build this model: {_line(error)}") from error
+    model = _reader(model, False, name)
     return model.get_decoder() if hasattr(model, "get_decoder") else model
 
 

@@ -37,6 +37,22 @@ def clip():
     return transformers.CLIPModel(config)
 
 
+def musicgen():
+    text = transformers.T5Config(vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    sound = {"num_filters": 4, "hidden_size": 8, "codebook_size": 16, "codebook_dim": 8, "num_lstm_layers": 1}
+    sound = transformers.EncodecConfig(**sound, upsampling_ratios=[2, 2])
+    decoder = {"vocab_size": 16, "num_codebooks": 2, "ffn_dim": 48, "hidden_size": 32, "num_hidden_layers": 2}
+    decoder = transformers.MusicgenDecoderConfig(**decoder, num_attention_heads=4)
+    parts = {"text_encoder": text.to_dict(), "audio_encoder": sound.to_dict(), "decoder": decoder.to_dict()}
+    return transformers.MusicgenForConditionalGeneration(transformers.MusicgenConfig(**parts))
+
+
+def two_berts():
+    config = transformers.BertConfig(**SMALL, vocab_size=len(VOCABULARY))
+    pair = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(config, config)
+    return transformers.EncoderDecoderModel(pair)
+
+
 READS = {
     "Whisper": (whisper, "a whisper does not read text but input_features"),
     "Wav2Vec2": (wav2vec2, "a wav2vec2 does not read text but input_values"),
@@ -45,6 +61,8 @@ READS = {
         "a vit does not read text but pixel_values",
     ),
     "CLIP": (clip, "a clip reads image and text, and commands give it text alone"),
+    "MusicGen": (musicgen, "a musicgen has several texts, and commands read one"),
+    "two BERTs": (two_berts, "transformers cannot build this model: Unrecognized configuration class"),
 }
 
 
