@@ -1,7 +1,7 @@
-"""The order of scores: larger scores first, and of equal scores the one with the smaller place.
+"""The order of scores, and medians.
 
-Everything that selects by scores uses it, because torch's ``topk`` returns equal scores in any order, which depends on
-the device and on ``count``.
+Larger scores come first, and of equal scores the one with the smaller place. Everything that selects by scores uses
+this order, because torch's ``topk`` returns equal scores in any order, which depends on the device and on ``count``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,19 @@ def largest_scores(scores: Tensor, count: int, above: float = float("-inf")) -> 
         places = places.masked_scatter(tied[..., None], some)
         values = scores.gather(-1, places)
     return values, places.masked_fill(values <= above, -1)
+
+
+def median(x: Tensor, dim: int) -> Tensor:
+    """The medians of ``x`` (…) along a dimension, which is removed; of an even count the mean of the middle two.
+
+    torch's own median of an even count is the lower of the two. A NaN makes its median NaN.
+
+    >>> median(torch.tensor([[1.0, 5.0, 2.0, 4.0]]), 1)
+    tensor([3.])
+    """
+    ordered, last = x.sort(dim).values, x.shape[dim] - 1
+    middle = (ordered.select(dim, last // 2) + ordered.select(dim, last - last // 2)) / 2
+    return torch.where(x.isnan().any(dim), torch.nan, middle)
 
 
 def _largest_of_keys(scores: Tensor, count: int) -> Tensor | None:

@@ -25,7 +25,7 @@ INPUT_STATISTICS = {
     "score_std": "standard deviation of all scores S_ij",
     "score_max": "largest |S_ij|",
     "entropy": "mean over rows of the entropy of B_i, in nats",
-    "entropy_share": "the same over ln n_k, the entropy of a uniform row",
+    "entropy_share": "the same over that of uniform rows, the mean of ln m_i, m_i the number of keys that query i sees",
     "sink_first": "mean over rows of B_i0: the attention that the first token gets",
     "sink_most": "the largest mean over rows of B_ij: the attention that the most attended token gets",
     "stable_rank": "‖B‖_F² / ‖B‖₂²",
@@ -43,15 +43,16 @@ OF_SCORES = ("score_std", "score_max", "entropy", "sink_first", "sink_most")
 def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Tensor]:
     """The `INPUT_STATISTICS` of Q, K and V (h, n, p) of one layer, per head: (h,) float64 each, on the CPU.
 
-    With ``S = scale · Q Kᵀ`` and ``B = softmax(S)``, over the valid tokens if there is a padding mask:
+    With ``S = scale · Q Kᵀ`` and ``B = softmax(S)``, over the valid tokens if there is a padding mask. Query i sees m_i
+    keys: all n_k, or fewer of causal and windowed attention.
 
     ===========================  =====================================================================================
-    ``score_std``                ``sqrt( Σ_ij (S_ij - S̄)² / (n_q n_k) )``, S̄ the mean of all scores
+    ``score_std``                ``sqrt( Σ_ij (S_ij - S̄)² / Σ_i m_i )``, S̄ the mean of these scores
     ``score_max``                ``max_ij |S_ij|``
     ``entropy``                  ``Σ_i H_i / n_q`` with ``H_i = -Σ_j B_ij ln B_ij``, in nats
-    ``entropy_share``            ``entropy / ln n_k``: 1 if rows are uniform, NaN for one key
+    ``entropy_share``            ``Σ_i H_i / Σ_i ln m_i``: 1 if rows are uniform, NaN if each query sees one key
     ``sink_first``               ``Σ_i B_i0 / n_q``: the attention that the first (valid) token gets
-    ``sink_most``                ``max_j Σ_i B_ij / n_q``: the same for the most attended token; ``1/n_k`` if uniform
+    ``sink_most``                ``max_j Σ_i B_ij / n_q``: the same for the most attended token
     ``stable_rank``              ``‖B‖_F² / ‖B‖₂²``
     ``q_norm_mean, k_, v_``      ``Σ_i ‖q_i‖ / n_q``
     ``q_norm_max, k_, v_``       ``max_i ‖q_i‖``
@@ -68,8 +69,7 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
 
     a sum without cancellation. ‖B‖₂ takes the passes of `matrix_errors`, in the dtype of ``qkv`` (float32 for half
     precision), until its interval is 0.1 % wide; the value is then far more accurate. The stable ranks of Q, K and V
-    come from p x p Gram matrices. For causal and windowed inputs only scores of keys that a query sees count, and a
-    uniform row is uniform over these: ``entropy_share`` is ``n_q · entropy / Σ_i ln(number of keys that i sees)``.
+    come from p x p Gram matrices. For causal and windowed inputs only scores of keys that a query sees count.
 
     Args:
         norms: `attnprobe.metrics.exact_norms` of the softmax matrix, which are then not computed again.

@@ -1,6 +1,7 @@
 """Theorems of the papers, checked on given Q, K, V: one `Finding` for each statement and layer."""
 
 from . import (  # noqa: F401  (each registers its theorems)
+    alman2023,
     carrell2025,
     chen2021,
     chen2022,

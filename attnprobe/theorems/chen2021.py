@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import Unsupported, UsageError
 from ..kept import Kept
 from ..linalg.exceedance import clopper_pearson
+from ..linalg.order import median
 from ..metrics.condition import RIDGE, lemma3_interval, lemma3_scaled
 from ..operators import GaussianAttention, UnnormalisedAttention
 from ..qkv import QKV
@@ -108,7 +109,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                     upper=successes.upper,
                     sense="at least",
                     vacuous=sufficient >= facts["rows"],
-                    details=_at(facts, j) | {"error_over_lambda": (value / ridge).median(0).values},
+                    details=_at(facts, j) | {"error_over_lambda": median(value / ridge, 0)},
                 )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..linalg.order import median
 from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
@@ -49,7 +50,7 @@ def residual(x: Tensor) -> Tensor:
     Medians minimise ``‖·‖₁``, midranges the largest entry. The least ``‖·‖_{1,∞}`` over all x has no formula; the best
     of these three is an upper bound of it.
     """
-    middles = torch.stack([x.mean(-2), x.median(-2).values, (x.amax(-2) + x.amin(-2)) / 2])
+    middles = torch.stack([x.mean(-2), median(x, -2), (x.amax(-2) + x.amin(-2)) / 2])
     centred = x - middles[..., None, :]  # (3, …, n, c)
     best = composite_norm(centred).argmin(0)
     return torch.take_along_dim(centred, best[None, ..., None, None], 0)[0]

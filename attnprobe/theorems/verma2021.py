@@ -8,10 +8,10 @@ C~ U C~ᵀ + δ I`` is the spectral shifting model with its best U and δ. Our d
 Four points of the paper are wrong or do not apply to attention:
 
 - The δ of equation 2 has the numerator ``tr A - tr(A⁺ A²)``, which is zero for every A (``shift-delta-zero``).
-- Equation 12 bounds the norm of a difference by an expression with the factor ``1 - ‖A⁺ - Z*‖``. The triangle
-  inequality gives a sum, ``‖Z*‖ ≤ ‖A⁺‖ + ‖A⁺ - Z*‖``. With the minus it is not a bound: real heads exceed it
-  (``shift-bound``).
-- With either sign the bound contains ``‖B‖_∞ = 1``. With the plus it is never below the error of ``B~ = 0``.
+- Equation 12 bounds the norm of a difference by an expression with the factor ``1 - ‖A⁺ - Z*‖``, which falls as Z* is
+  further from A⁺ and may be negative. It is not a bound: real heads exceed it (``shift-bound``, as printed).
+- What the triangle inequality gives, ``‖Z*‖ ≤ ‖A⁺‖ + ‖A⁺ - Z*‖``, is a bound (``shift-bound``, corrected). It contains
+  ``‖B‖_∞ = 1``, so it is never below the error of ``B~ = 0``.
 - Lemma 1 is about symmetric positive semidefinite K whose last eigenvalues are equal. Attention is neither symmetric
   nor semidefinite, and its Gaussian kernel does not have such a tail (``shift-lemma-1``).
 """
@@ -35,10 +35,13 @@ from ..reference import exact
 from .finding import Finding, Setting, theorem
 
 EPS = torch.finfo(torch.float64).eps
+PROMISES = {  # of equation 12
+    "as printed": "‖B - B~‖_∞ ≤ 1 + ‖A⁺‖ (1 + δ‖A⁺‖) (1 - ‖A⁺ - Z*‖)",
+    "corrected": "‖B - B~‖_∞ ≤ 1 + x (1 + δx), x = ‖A⁺‖ + ‖A⁺ - Z*‖",
+}
 ROWS = 256  # rows of B in memory at a time
 HELD = 4096  # the most tokens for which the lifted kernel is decomposed, one head at a time: eight matrices of 512 MiB
 MATRICES = ("C̄", "(B + Bᵀ)/2", "θI + rank d")
-SIGNS = {"plus": 1, "minus": -1}
 Model = dict[str, Tensor]  # numbers of a spectral shifting model, of a head or (h,)
 
 
@@ -57,19 +60,34 @@ def verma2021_delta_numerator(core: Tensor) -> tuple[Tensor, Tensor]:
     return trace(core) - trace(pinv @ (core @ core)), 8 * core.shape[-1] * EPS * sizes[0].square() * sizes[1]
 
 
-def verma2021_error_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor, sign: int = 1) -> Tensor:
-    """``1 + x (1 + δ x)`` with ``x = ‖A⁺‖_∞ ± ‖A⁺ - Z*‖_∞``: a bound of ``‖B - F Z* (I - δ Z*) W‖_∞``.
+def verma2021_printed_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor) -> Tensor:
+    """``1 + ‖A⁺‖ (1 + δ ‖A⁺‖) (1 - ‖A⁺ - Z*‖)``, the right side of Verma 2021, equation 12, as printed.
 
-    ``‖B‖_∞ = ‖F‖_∞ = ‖W‖_∞ = 1``, and with the plus sign ``‖Z*‖_∞ ≤ x`` by the triangle inequality. The factor ``1 -
-    ‖A⁺ - Z*‖`` of Verma 2021, equation 12, has the minus sign. Then x is a *lower* bound of ‖Z*‖_∞ and may be negative,
-    so the result is not a bound. ‖·‖_∞ is the largest absolute row sum; all (h,).
+    It is said to bound ``‖B - F Z* (I - δ Z*) W‖_∞``, and is negative where Z* is far from A⁺. ‖·‖_∞ is the largest
+    absolute row sum; all (h,).
 
     >>> one = torch.ones(1, dtype=torch.float64)
-    >>> [float(verma2021_error_bound(2 * one, 3 * one, 0 * one, sign)) for sign in (1, -1)]
-    [6.0, 0.0]
+    >>> float(verma2021_printed_bound(2 * one, 3 * one, one))
+    -11.0
     """
-    x = pinv_norm + sign * apart
+    return 1 + pinv_norm * (1 + delta * pinv_norm) * (1 - apart)
+
+
+def verma2021_corrected_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor) -> Tensor:
+    """``1 + x (1 + δ x)`` with ``x = ‖A⁺‖ + ‖A⁺ - Z*‖``: a bound of ``‖B - F Z* (I - δ Z*) W‖_∞``, by our correction.
+
+    ``‖B‖_∞ = ‖F‖_∞ = ‖W‖_∞ = 1``, and ``‖Z*‖_∞ ≤ x`` by the triangle inequality. It stands in place of Verma 2021,
+    equation 12. ‖·‖_∞ is the largest absolute row sum; all (h,).
+
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> float(verma2021_corrected_bound(2 * one, 3 * one, one))
+    31.0
+    """
+    x = pinv_norm + apart
     return 1 + x * (1 + delta * x)
+
+
+ERROR_BOUNDS = {"as printed": verma2021_printed_bound, "corrected": verma2021_corrected_bound}
 
 
 def verma2021_tail(values: Tensor, d: int) -> Tensor:
@@ -119,14 +137,14 @@ def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 @theorem(
     "shift-bound",
     paper="Verma 2021 (Beyond Nyströmformer), section 7, equation 12",
-    says="‖B - B~‖_∞ is at most 1 + x (1 + δx), x = ‖A⁺‖_∞ + ‖A⁺ - Z*‖_∞ by the triangle; the paper has a minus",
+    says="‖B - B~‖_∞ is at most 1 + ‖A⁺‖ (1 + δ‖A⁺‖) (1 - ‖A⁺ - Z*‖) as printed, which is no bound; corrected, at most "
+    "1 + x (1 + δx), x = ‖A⁺‖ + ‖A⁺ - Z*‖",
     cost="n² d",
 )
 def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """Both sides of equation 12 for ``B~ = F Z* (I - δ Z*) W`` with six steps for Z*, with either sign in x.
+    """Both sides of equation 12 for ``B~ = F Z* (I - δ Z*) W`` with six steps for Z*, as printed and corrected.
 
-    Plus is the triangle inequality. Minus is the sign of the printed expression; the other factors come from the same
-    derivation. Vacuous if the bound is at least 1, the error of ``B~ = 0``: with plus always.
+    Vacuous if the bound is at least 1, the error of ``B~ = 0``: the corrected one always is.
     """
     target = exact(qkv.to(dtype=torch.float64))
     for d, approx in setting.runs("mss:inverse=schulz,identity=false"):
@@ -135,15 +153,15 @@ def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         sizes = [torch.linalg.matrix_norm(x, float("inf")).cpu() for x in (pinv, pinv - inverse, inverse)]
         delta = approx.diagnostics["delta"].double().cpu()
         error = _infinity_error(target, approx.matrix())
-        for name, sign in SIGNS.items():
-            bound = verma2021_error_bound(sizes[0], sizes[1], delta, sign)
+        for form, bound_of in ERROR_BOUNDS.items():
+            bound = bound_of(sizes[0], sizes[1], delta)
             yield Finding(
                 "shift-bound",
                 d=d,
-                at={"sign": name},
+                at={"form": form},
                 assumption="none",
                 met=torch.ones(qkv.h, dtype=torch.bool),
-                promise="‖B - B~‖_∞ ≤ 1 + x (1 + δx)",
+                promise=PROMISES[form],
                 bound=bound,
                 measured=error,
                 vacuous=bound >= 1,

@@ -12,6 +12,7 @@ from sources_helpers import VOCABULARY, save, seeded, text_of
 from attnprobe import QKV, approximate, exact, load_qkv, output_errors, row_metrics
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.reference import exact_output
+from attnprobe.theorems.alman2023 import alman2023_entries
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +192,7 @@ def test_spectra_budgets_and_theorems_of_some_queries_are_of_their_rows(run, dec
     measured = rows("budget", "--method", "topk", "--epsilon", 0.3, "--d-min", 1, "--scan")
     assert [row["d"] for row in measured] == [next(d for d in range(1, 31) if error(d)[h] <= 0.3) for h in range(qkv.h)]
     assert measured[0]["most"] == 30  # half of the keys, however few the queries are
-    scores = (qkv.scale * qkv.q.double() @ qkv.k.double().mT).masked_fill(qkv.visible.hidden(60), 0.0)
-    for row, largest in zip(rows("theory", "--theorem", "bounded-scores"), scores.abs().amax((1, 2)), strict=True):
+    for row, largest in zip(rows("theory", "--theorem", "bounded-entries"), alman2023_entries(qkv), strict=True):
         assert row["measured"] == pytest.approx(float(largest), rel=1e-6)
 
 

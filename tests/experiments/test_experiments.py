@@ -131,9 +131,9 @@ def test_a_method_that_cannot_run_is_a_skipped_row(run, inputs, tmp_path, monkey
 
 
 def test_theorems_that_were_skipped_share_a_line(run, inputs, tmp_path):
-    names = "rank-collapse,bounded-scores,eckart-young"
+    names = "rank-collapse,bounded-entries,eckart-young"
     options = ("--d", 4, "--repeats", 1, "--theorem", names, "--out", tmp_path / "r")
     code, out, _ = run("theory", "--qkv", inputs / "qkv.safetensors", *options)
     why = "– skipped, attention is causal, but the theorem is about attention to all tokens"
     assert code == 0 and f"{why}: rank-collapse, eckart-young" in " ".join(out.split())
-    assert "rank-collapse ·" not in out and "bounded-scores ·" in out
+    assert "rank-collapse ·" not in out and "bounded-entries ·" in out

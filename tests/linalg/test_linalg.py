@@ -3,6 +3,7 @@
 from itertools import permutations
 from math import ceil, log
 
+import numpy as np
 import pytest
 import torch
 from pretend_device import AWAY, Pretended, pretending
@@ -12,7 +13,7 @@ from twins import razavi_steps
 from attnprobe.errors import UsageError
 from attnprobe.linalg.inverses import inverse_root, razavi, residual, start, truncated_pinv
 from attnprobe.linalg.norms import CHUNK, output_norms, tail_singular_values
-from attnprobe.linalg.order import largest_scores
+from attnprobe.linalg.order import largest_scores, median
 from attnprobe.linalg.sampling import _ridge_scores, kmeans, recursive_rls, weighted_without_replacement
 from attnprobe.rng import generator
 
@@ -362,3 +363,23 @@ def test_gradients_reach_the_scores_that_are_taken():
     x = torch.tensor([[3.0, 5.0, 5.0, 5.0]], requires_grad=True)
     largest_scores(x, 2)[0].sum().backward()
     assert x.grad is not None and x.grad.tolist() == [[0.0, 1.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_a_median_of_an_even_count_is_the_mean_of_the_middle_two(count):
+    x = torch.randn(3, count, 2, generator=generator(0, "median"), dtype=torch.float64)
+    assert median(x, 1).numpy() == pytest.approx(np.median(x.numpy(), axis=1), rel=1e-15)
+    assert median(x, -2).equal(median(x, 1))
+
+
+@pytest.mark.parametrize(
+    "values, middle",
+    [
+        ([1, 2, 3, float("inf")], 2.5),
+        ([1, 2, float("inf"), float("inf")], float("inf")),
+        ([float("inf")] * 2, float("inf")),
+        ([1, float("nan"), 3], float("nan")),
+    ],
+)
+def test_infinite_values_are_the_largest_and_nan_is_the_median(values, middle):
+    assert float(median(torch.tensor(values), 0)) == pytest.approx(middle, nan_ok=True)

@@ -20,6 +20,7 @@ from attnprobe.theorems.chen2022 import (
     chen2022_error_bound,
     chen2022_gaussian_failure,
     chen2022_pilots_needed,
+    chen2022_pilots_of_proof,
     chen2022_sampling_failure,
     chen2022_vector_failure,
     zhou2021_sparsity,
@@ -267,19 +268,33 @@ def test_the_pilots_needed_are_the_formula():
         assert chen2022_pilots_needed(spread, n, delta) == pytest.approx(expected, rel=1e-14)
 
 
+def test_the_proof_of_lemma_1_asks_for_more_rows_than_there_are():
+    """Its C is a lower bound of all ``‖B^(i)‖²/n``, by loops over B; Hoeffding's bound at its number of rows is δ."""
+    qkv, delta = make(n=24, score=1.5), 0.1
+    [one] = check("skeinformer-lemma-1", qkv, (8,), seeds=range(2), delta=delta)
+    for row in range(qkv.h):
+        b, _ = literal(qkv, row)
+        least = min(sum(b[j, i] ** 2 for j in range(24)) / 24 for i in range(24))
+        needed = 2 / least**2 * math.log(2 * 24 / delta)
+        assert float(one.details["proof"][row]) == pytest.approx(needed, rel=1e-9)
+        assert 24 * 2 * math.exp(-2 * needed * (least / 2) ** 2) == pytest.approx(delta)
+        assert least <= 1 / 24 and needed > 24**2
+    assert chen2022_pilots_of_proof(0.0, 24, delta) == math.inf
+
+
 def test_lemma_1_holds_with_enough_pilots():
     qkv = make(n=64, score=0.05, seed=2)
     actual = check("skeinformer-lemma-1", qkv, (4, 128), seeds=range(36))
     few, enough = actual
     assert set(few.verdicts()) == {"assumption not met"} and set(enough.verdicts()) == {"holds"}
     assert (enough.details["needed"] <= 128).all() and (enough.details["beta"] >= math.sqrt(1 / 3)).all()
-    assert (enough.details["C"] >= 1).all() and (enough.details["C"] <= 64).all()
+    assert (enough.details["spread"] >= 1).all() and (enough.details["spread"] <= 64).all()
     peaked = check("skeinformer-lemma-1", make(n=24, score=6.0), (20,))[0]
     assert set(peaked.verdicts()) == {"assumption not met"} and (peaked.measured > 0).any()
 
 
 def test_the_pilots_needed_keep_every_column_within_a_half():
-    """The Chernoff bound behind them, against the exact probability for columns with one entry in C."""
+    """The Chernoff bound behind them, against the exact probability for columns with one entry in s."""
     from scipy.stats import binom
 
     for spread in (1, 3, 10):

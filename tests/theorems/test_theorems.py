@@ -2,6 +2,7 @@
 
 import pytest
 from inputs import make
+from theory_settings import check
 
 from attnprobe import approximate
 from attnprobe.errors import Unsupported, UsageError
@@ -41,3 +42,21 @@ def test_runs_are_those_of_the_budgets_that_a_method_takes_with_the_first_seed()
 def test_a_method_that_takes_no_budget_is_refused_with_its_last_reason():
     with pytest.raises(Unsupported, match="d=200"):
         list(setting((100, 200), lambda method, d, seed: approximate(method, make(n=12), d)).runs("svd"))
+
+
+@pytest.mark.parametrize(
+    "name, detail",
+    [
+        ("skyformer-theorem-2", "error_over_lambda"),
+        ("skeinformer-lemma-1", "beta_median"),
+        ("skeinformer-proposition-1", "beta_median"),
+    ],
+)
+def test_the_median_of_two_seeds_is_the_mean_of_both(name, detail):
+    low, high, both = (
+        [one.details[detail] for one in check(name, make(n=20, seed=2), (6,), seeds=seeds)]
+        for seeds in (range(1), range(1, 2), range(2))
+    )
+    for one, other, middle in zip(low, high, both, strict=True):
+        assert (one != other).any()
+        assert middle.tolist() == pytest.approx(((one + other) / 2).tolist(), rel=1e-12)

@@ -1,4 +1,4 @@
-"""Spectral shifting: the shift that is zero, equation 12 with either sign, exactness in the class, planted faults."""
+"""Spectral shifting: the zero shift, equation 12 as printed and corrected, exactness in the class, planted faults."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,13 @@ from attnprobe import QKV, exact
 from attnprobe.errors import Unsupported
 from attnprobe.linalg.inverses import shifted, truncated_pinv
 from attnprobe.theorems import verma2021
-from attnprobe.theorems.verma2021 import MATRICES, verma2021_delta_numerator, verma2021_error_bound, verma2021_tail
+from attnprobe.theorems.verma2021 import (
+    MATRICES,
+    verma2021_corrected_bound,
+    verma2021_delta_numerator,
+    verma2021_printed_bound,
+    verma2021_tail,
+)
 
 
 def normal(*shape, seed=0):
@@ -62,46 +68,64 @@ def test_the_triangle_bounds_the_error_and_says_nothing():
         z = pinv + 0.5 * normal(1, 4, 4, seed=seed + 99)
         delta = torch.tensor([0.1 * (seed % 4)], dtype=torch.float64)
         error = infinity(b - f @ z @ (torch.eye(4) - delta * z) @ w)
-        bound = verma2021_error_bound(infinity(pinv), infinity(pinv - z), delta)
+        bound = verma2021_corrected_bound(infinity(pinv), infinity(pinv - z), delta)
         assert float(error) <= float(bound) and float(bound) >= 1
         assert float(bound) >= 1 + float(infinity(z))
 
 
-def test_the_minus_sign_is_no_bound():
-    """Z* = 0 is as far from A⁺ as A⁺ is large: the bound is 1, and that of a Z* beyond is below the error."""
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_both_forms_are_the_literal_expressions(shift):
+    """Row sums by loops over the entries, in Python's numbers."""
+    a, z = stochastic(1, 4, 4, seed=1), normal(1, 4, 4, seed=2)
+    pinv, delta = torch.linalg.pinv(a), torch.tensor([shift], dtype=torch.float64)
+
+    def rows(x):
+        return max(sum(abs(float(value)) for value in row) for row in x[0])
+
+    inverse, apart = rows(pinv), rows(pinv - z)
+    printed = verma2021_printed_bound(infinity(pinv), infinity(pinv - z), delta)
+    corrected = verma2021_corrected_bound(infinity(pinv), infinity(pinv - z), delta)
+    assert float(printed) == pytest.approx(1 + inverse * (1 + shift * inverse) * (1 - apart), rel=1e-12)
+    assert float(corrected) == pytest.approx(1 + (inverse + apart) * (1 + shift * (inverse + apart)), rel=1e-12)
+
+
+def test_the_printed_form_is_no_bound():
+    """It falls where Z* is further from A⁺, down to negative numbers; no error is negative."""
     b, f, a, w = (stochastic(1, *s, seed=1) for s in ((9, 9), (9, 4), (4, 4), (4, 9)))
     pinv, delta = torch.linalg.pinv(a), torch.zeros(1, dtype=torch.float64)
-    for z in (0 * pinv, -2 * pinv):
-        bound = verma2021_error_bound(infinity(pinv), infinity(pinv - z), delta, -1)
-        error = infinity(b - f @ z @ w)
-        assert float(bound) == pytest.approx(1 - max(0, float(infinity(pinv - z) - infinity(pinv))))
-    assert float(error) > 1 > float(bound)
+    found = []
+    for z in (pinv, 0 * pinv, -2 * pinv):
+        bound = verma2021_printed_bound(infinity(pinv), infinity(pinv - z), delta)
+        found.append(float(infinity(b - f @ z @ w)) - float(bound))
+    assert found == sorted(found) and found[0] < 0 < found[1]
 
 
-def test_both_signs_on_a_layer(monkeypatch):
+def test_both_forms_on_a_layer(monkeypatch):
     monkeypatch.setattr(verma2021, "ROWS", 24)
     qkv = make(h=4, n=64, score=3.0, seed=4)
     actual = check("shift-bound", qkv, (8, 32))
-    assert [(one.d, one.at["sign"]) for one in actual] == [(d, s) for d in (8, 32) for s in ("plus", "minus")]
+    assert [(one.d, one.at["form"]) for one in actual] == [(d, f) for d in (8, 32) for f in ("as printed", "corrected")]
     for one in actual:
         approx = setting_for(qkv).run("mss:inverse=schulz,identity=false", one.d, 0)
         expected = (exact(qkv).dense() - approx.operator.dense()).abs().sum(-1).amax(-1)
         assert one.measured.numpy() == pytest.approx(expected.numpy(), rel=1e-12)
-        if one.at["sign"] == "plus":
+        inverse = truncated_pinv(approx.cores["A"].double())
+        sizes = infinity(inverse), infinity(inverse - approx.inverses["A"].double()), approx.diagnostics["delta"]
+        bound = {"as printed": verma2021_printed_bound, "corrected": verma2021_corrected_bound}[one.at["form"]]
+        assert one.bound.numpy() == pytest.approx(bound(*sizes).numpy(), rel=1e-12)
+        if one.at["form"] == "corrected":
             assert set(one.verdicts()) == {"vacuous"} and (one.slack > 1).all()
-        else:
-            assert (one.bound < actual[0 if one.d == 8 else 2].bound).all()
 
 
-def test_the_bound_with_the_minus_is_violated_by_real_cores():
-    message = [
-        v
-        for seed in range(3)
-        for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32))
-        if one.at["sign"] == "minus"
-        for v in one.verdicts()
-    ]
-    assert "violated" in message
+def test_the_printed_form_is_violated_by_real_cores():
+    """By every core whose inverse is a distance of 1 or more from A⁺, because the right side is then at most 1."""
+    for seed in range(3):
+        for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32)):
+            far = one.details["apart"] > 1 + (1 - one.measured).clamp(min=0) / one.details["pinv"]
+            expected = ["violated"] * int(far.sum())
+            if one.at["form"] == "as printed":
+                assert [verdict for verdict, much in zip(one.verdicts(), far, strict=True) if much] == expected
+                assert far.any()
 
 
 def test_the_tail_is_what_shifting_leaves():

@@ -180,7 +180,5 @@ def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
 
 def _tried(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> dict[str, Any]:
     """The errors at one budget, one entry for each head that was run there."""
-    medians = [
-        float(np.median(seeds)) if math.isfinite(seeds[-1]) else seeds[len(seeds) // 2] for seeds in errors.values()
-    ]
+    medians = [float(np.median(seeds)) for seeds in errors.values()]
     return {"d": d, "heads": list(errors), "error": [seeds[needed - 1] for seeds in errors.values()], "median": medians}

@@ -19,6 +19,7 @@ from attnprobe.experiments.budget import LIMITED, BudgetRequest, measure_budgets
 from attnprobe.experiments.budget import search as budget_search
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.figures import _figure, budget_figures
+from attnprobe.experiments.budget.measure import _tried
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import symbol
@@ -734,3 +735,9 @@ def test_cells_of_one_layer_fill_a_slide_and_are_squares_in_a_paper():
         drawn[style] = axis.get_aspect(), axis.texts[0].get_size()
     assert drawn["slide"][0] > 1.3 and drawn["paper"][0] == 1
     assert drawn["slide"][1] > 1.2 * drawn["paper"][1], "larger cells have larger type"
+
+
+def test_the_median_of_seeds_counts_lost_ones_as_the_largest():
+    """A seed whose output is not finite has an infinite error; the middle two of the others are finite."""
+    errors = {0: (0.1, 0.2, 0.4, math.inf), 1: (0.1, 0.2, math.inf, math.inf), 2: (0.1, 0.3)}
+    assert _tried(8, errors, 1)["median"] == pytest.approx([0.3, math.inf, 0.2])

@@ -271,17 +271,17 @@ def test_a_frame_says_what_stands_there_and_no_number_stands_beside_it(drawn):
 
 
 def test_statements_in_words_have_panels_of_their_own(drawn):
-    both = [finding({"sign": sign, "epsilon": 0.1}, 8, verdict=["holds"] * 3) for sign in ("plus", "minus")]
+    both = [finding({"form": form, "epsilon": 0.1}, 8, verdict=["holds"] * 3) for form in ("as printed", "corrected")]
     figure = drawn([record(*both, theorem="shift-bound")])["theory-bounds-n64"]
-    assert [axis.get_title().splitlines()[-1] for axis in figure.axes] == ["sign plus", "sign minus"]
+    assert [axis.get_title().splitlines()[-1] for axis in figure.axes] == ["form as printed", "form corrected"]
 
 
 def test_panels_of_a_row_of_one_theorem_have_its_name_each(drawn):
     """Beside the name of an axis, a name of the row took half of the width."""
-    both = [finding({"sign": sign}, 8) for sign in ("plus", "minus")]
+    both = [finding({"form": form}, 8) for form in ("as printed", "corrected")]
     figure = drawn([{**record(*both, theorem=name), "paper": f"{name} 2026"} for name in "ab"])["theory-bounds-n64"]
     assert [axis.get_title().splitlines() for axis in figure.axes] == [
-        [f"{name} 2026", f"sign {sign}"] for name in "ab" for sign in ("plus", "minus")
+        [f"{name} 2026", f"form {form}"] for name in "ab" for form in ("as printed", "corrected")
     ]
     assert {axis.get_ylabel() for axis in figure.axes} == {"measured"}
 
