@@ -155,7 +155,7 @@ class Shown:
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
         last = [] if self.run is None else [f"run: {self.run}"]
-        return "\n".join([*self._above(full), "", text, *last])
+        return "\n".join([*self._above(full), "", text, *last]).expandtabs()
 
     def _above(self, full: bool) -> list[str]:
         """What was measured in plain words, then warnings that were not told yet."""

@@ -23,7 +23,7 @@ attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
-| `records.jsonl` | one line for each cell: a JSON object. Of `audit`, a cell is a line for each of its rows, each with a `kind`, then a line of kind `cell` with where the cell stands and how it ended |
+| `records.jsonl` | one line for each cell: a JSON object. A cell of `audit` is a line for each row, then one `cell` |
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 

@@ -28,7 +28,7 @@ def test_steps_behind_a_compressed_prompt(name, qkv, place):
         text = prompt_text(inputs, PROMPT)
         policy = PromptPolicy(METHODS[name], 20, 0, {}, PROMPT, lambda layer, row, text=text: text)
         steps = inputs.replace(q=inputs.q[:, PROMPT:], positions=torch.arange(PROMPT, N, device=inputs.device))
-        outputs.append(policy.row(Steps(0, 0, steps, PROMPT)))
+        outputs.append(policy.row(Steps(0, 0, 0, steps, PROMPT)))
     for expected, got in zip(*outputs, strict=True):
         assert torch.allclose(place.back(got), expected, rtol=1e-9, atol=1e-12)
 

@@ -147,8 +147,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         for one in ("table", "json", "csv")
     ],
     "compare-layers": [
-        f"compare error-rows error-rows/LATER --level 0.2 --format {one}"
-        for one in ("table", "github", "latex")
+        f"compare error-rows error-rows/LATER --level 0.2 --format {one}" for one in ("table", "github", "latex")
     ],
     "compare-requested": [
         *("compare error-rows/LESS error-rows --strict", "compare error-rows error-rows/LESS"),

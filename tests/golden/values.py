@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import rewrite as golden
+from golden import rewrite as golden
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent

@@ -145,7 +145,7 @@ def functions() -> Table:
         "exact": (attnprobe.exact, {"qkv": inputs, "target": "softmax"}),
         "matrix_errors": (
             attnprobe.matrix_errors,
-            {"exact": exact, "approx": approx.operator, "tol": 1e-3, "seed": 0, "delta": 1e-10, "devices": None},
+            {"exact": exact, "approx": approx.operator, "tol": 1e-3, "seed": 0, "delta": 1e-10},
         ),
         "output_errors": (attnprobe.output_errors, found),
         "kernel_errors": (
@@ -264,7 +264,7 @@ def of_pages(folder: Path) -> Table:
 def cases(table: Table) -> Iterator[tuple[str, str, str]]:
     """Functions x parameters x values; a parameter gets the values of any kind and those that suit its name."""
     suiting = {"qkv": INPUTS, "exact": MATRICES, "reference": MATRICES | OUTPUTS, "approx": MATRICES | OUTPUTS}
-    suiting |= {"operator": MATRICES, "devices": DEVICES, "needle": KEYS, "method": METHODS, "function": METHODS}
+    suiting |= {"operator": MATRICES, "needle": KEYS, "method": METHODS, "function": METHODS}
     for name, (_, good) in table.items():
         for parameter in good:
             for value in OF_ANY_KIND | suiting.get(parameter, {}):

@@ -10,6 +10,10 @@ from paths import ROOT
 CHANGING = {  # dataclasses that are no values: what they hold changes while they live
     "attnprobe/experiments/inject/decoding.py": ["ExactSteps", "DecodingBench"],
     "attnprobe/experiments/inject/bench.py": ["Bench"],
+    "attnprobe/experiments/inject/cache.py": ["CacheReaders"],
+    "attnprobe/hooks/interface.py": ["Masks"],
+    "attnprobe/hooks/rope.py": ["_Probe"],
+    "attnprobe/show/marks.py": ["Legend"],
     "attnprobe/experiments/stability/training.py": ["Training"],
     "attnprobe/hooks/capture.py": ["_Recorder"],
     "attnprobe/inject.py": ["_Injection"],

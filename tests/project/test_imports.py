@@ -63,7 +63,7 @@ MAY = {
     "tables": READS | {"frame"},
     "figures": READS | {"frame", "tables"},
     "gates": READS | {"frame", "tables"},
-    "show": {"errors", "files", "frame", "grammar"},
+    "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
     "report": READS | {"arguments", "compare", "experiments", "figures", "frame", "show", "tables"},
     "testing": CORE | {"methods", "grammar"},
     "inject": CORE | {"methods", "hooks", "replacement"},

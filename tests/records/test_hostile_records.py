@@ -11,13 +11,14 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from of_records import OF_RECORDS
 from paths import GOLDEN
 from thinned import others_slow
 
 from attnprobe import UsageError, open_run
 from attnprobe.cli import cli
 from attnprobe.errors import AttnprobeError
-from attnprobe.experiments import EXPERIMENTS, read_run, shape_of
+from attnprobe.experiments import read_run, shape_of
 from attnprobe.records.read import read_inputs, read_records
 
 RUNS = GOLDEN / "runs"
@@ -124,7 +125,7 @@ def shown(folder, out, plot):
     return codes
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
     """Of each change a record either still has its type, or the message names the field that was changed."""
     shape, count, refused = shape_of(command), 0, 0
@@ -140,7 +141,7 @@ def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
     assert count > 200 and refused > count / 3
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, tmp_path):
     records = records_of(command)
     write(tmp_path / "r", [{**records[0], "n": "many"}, *records[1:]])
@@ -193,19 +194,19 @@ def survive(command, count, plot, tmp_path):
             raise AssertionError(f"{command}: {json.dumps(new)[:3000]}") from error
 
 
-@pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "inject", "bench")))
+@pytest.mark.parametrize("command", others_slow(OF_RECORDS, lambda name: name[0] in ("error", "inject", "bench")))
 def test_what_is_read_is_shown(command, tmp_path):
     survive(command, QUICK, "none", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_more_of_what_is_read_is_shown(command, tmp_path):
     survive(command, SLOW, "none", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_what_is_read_is_drawn(command, tmp_path):
     survive(command, DRAWN, "all", tmp_path)
 
@@ -240,7 +241,7 @@ def test_a_changed_manifest_is_shown(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_more_changes_of_a_manifest_are_shown(command, tmp_path):
     _, some = manifests(command)
     random.Random(command).shuffle(some)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from golden.rewrite import RUNS, SHOWN
+from of_records import OF_RECORDS
 from text_tables import text_table
 
 import attnprobe
 from attnprobe.errors import UsageError
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.experiments import experiment
 from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
@@ -105,7 +106,7 @@ def test_a_field_that_no_row_has_is_an_empty_column_of_csv():
     assert view.text("csv", columns=["method", "seconds.mean"]).splitlines() == ["method,seconds.mean", "a,"]
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_all_fields_of_csv_are_known_before_a_run(command):
     header = (SHOWN / command / f"{command}.csv").read_text().partition("\n")[0].split(",")
     assert len(header) > 20
@@ -128,7 +129,7 @@ def test_a_table_with_none_of_the_named_columns_but_keys_is_left_out():
     assert [table.caption for table in view.with_columns(["method"]).tables] == ["error", "ratio"]
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_tables_of_every_command_have_key_columns(command):
     tables = [view for view in views(open_run(RUNS / command))][0].tables
     for table in tables:
@@ -137,7 +138,7 @@ def test_tables_of_every_command_have_key_columns(command):
         assert len(set(rows)) == len(rows), (table.caption, [table.headings[place] for place in keys])
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_every_column_can_be_chosen_and_means_one_thing(command):
     columns = experiment(command).columns
     for column in columns:
@@ -165,7 +166,7 @@ def test_the_legend_has_three_lines_and_explains_what_is_shown():
 PLAIN = {"method", "family", "d", "n", "layer", "weights", "matrix", "status", "kernel"}
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", OF_RECORDS)
 def test_a_column_without_a_meaning_has_a_plain_name(command):
     columns = list(experiment(command).columns)
     explained = {column.name for column in columns if column.meaning}

@@ -34,7 +34,7 @@ from attnprobe.metrics import (
 )
 from attnprobe.records import read_records
 from attnprobe.report.run import open_run
-from attnprobe.rng import generator
+from attnprobe.rng import Streams, generator
 from attnprobe.tables.long import LEAST_RANKED, long_rows, rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
@@ -366,13 +366,11 @@ def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps)
 
 def directions(qkv, index, seed=0):
     """The changes of `sensitivity`, made anew."""
-    out = []
+    out, streams = [], Streams(seed, "sensitivity", qkv.layer, qkv.window)
     for name, x in (("q", qkv.q), ("k", qkv.k)):
         u = torch.stack(
             [
-                torch.randn(
-                    x.shape[1:], generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64
-                )
+                torch.randn(x.shape[1:], generator=streams.head(head, str(index), name), dtype=torch.float64)
                 for head in qkv.heads
             ]
         )

@@ -272,7 +272,7 @@ def test_what_is_read_is_counted_once_for_heads_that_share_keys(name, options):
     text = prompt_text(qkv, prompt)
     policy = PromptPolicy(METHODS[name], d, 0, options, prompt, lambda layer, row: text)
     steps = qkv.replace(q=q[:, prompt:], positions=torch.arange(prompt, 36))
-    policy.row(Steps(0, 0, steps, prompt))
+    policy.row(Steps(0, 0, 0, steps, prompt))
     if name == "topk":
         scores = torch.einsum("hip,hjp->ihj", q[:, prompt:], k[:, :prompt].repeat_interleave(3, 0))
         chosen = scores.topk(d).indices.tolist()  # of each step and head
@@ -288,7 +288,7 @@ def test_what_is_read_is_counted_once_for_heads_that_share_keys(name, options):
     assert (name == "topk" or "sets" in options) == (tokens_of(prompt, 2, read) > d)
     if name == "topk":  # whose sets are looked up where they are shared
         policy = dataclasses.replace(policy, shared=(0,), read={})
-        policy.row(Steps(0, 0, steps, prompt))
+        policy.row(Steps(0, 0, 0, steps, prompt))
         assert tokens_of(prompt, 1, policy.read[0, 0][0]) == pytest.approx(sum(counts) / len(counts))
 
 
