@@ -12,6 +12,10 @@ test *arguments:
 quick:
     pytest -m quick
 
+# tests of numbers in nine settings of instructions and threads, about half an hour; a name chooses one
+processors *arguments:
+    python tests/support/processors.py {{arguments}}
+
 # type errors
 types:
     basedpyright

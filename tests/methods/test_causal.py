@@ -244,11 +244,18 @@ def test_masked_equals_compressed(name, target):
 
 @pytest.mark.parametrize("score", [3.0, 10.0, 30.0])
 def test_heads_whose_rows_rounding_decides_are_counted(score):
-    """Queries that differ by rounding have another output: of a trained head, 18 times as large with two threads."""
+    """Queries that differ by rounding have another output: of a trained head, 18 times as large with two threads.
+
+    Between the heads that are counted (above 1e-4) and the others (below 1e-7) lie three digits, so that no processor
+    decides on which side of 1e-5 a head is.
+    """
     qkv = make(h=4, n=200, p=8, score=score, dtype=torch.float64).replace(causal=True)
-    signs = torch.randn(qkv.q.shape, generator=torch.Generator().manual_seed(0), dtype=qkv.dtype).sign()
-    one, other = (approximate("skyformer", x, 16) for x in (qkv, qkv.replace(q=qkv.q * (1 + 3e-16 * signs))))
-    moved = (one.output - other.output).flatten(1).norm(dim=1) > 1e-3 * one.output.flatten(1).norm(dim=1)
+    one, draws = approximate("skyformer", qkv, 16), torch.Generator().manual_seed(0)
+    moved = torch.zeros(4, dtype=torch.bool)
+    for _ in range(3):
+        signs = torch.randn(qkv.q.shape, generator=draws, dtype=qkv.dtype).sign()
+        other = approximate("skyformer", qkv.replace(q=qkv.q * (1 + 3e-16 * signs)), 16)
+        moved |= (one.output - other.output).flatten(1).norm(dim=1) > 1e-5 * one.output.flatten(1).norm(dim=1)
     rounded = one.diagnostics["rounded_rows"] > 0
     assert (rounded == moved).all() and bool(moved.all()) == (score == 30) and bool(moved.any()) == (score >= 10)
 

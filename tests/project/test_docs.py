@@ -188,7 +188,7 @@ def follow(page: Path, run, folder: Path) -> None:
                     assert text in INSTALL.read_text()  # installs
                     continue
                 got, _, err = run(*words[1:])
-                assert got == code or "torch refuses bfloat16" in err, (words, err)  # with AMX, see CONTRIBUTING
+                assert got == code or "torch refuses bfloat16" in err, (words, err)  # see tests/support/processors.py
         else:
             assert language in ("", "text")
 
