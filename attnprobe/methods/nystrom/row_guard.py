@@ -17,7 +17,7 @@ from ...operators import LowRank, Operator, RankOne, RowOverride, Scaled, Softma
 from ..base import ragged
 
 NOISE = 20  # eps of a normaliser's factors: the most by which another order of sums moves it
-FLOOR = 5  # times the noise
+FLOOR, STEADY = 5, 100  # times the noise: rounding moves such a normaliser by at most a fifth, and by at most 1 %
 SLACK = 1e-6  # relative: if every key is sampled, the bound is D itself, and rounding may put D~ below it
 
 
@@ -35,14 +35,13 @@ def normaliser_noise(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
     return NOISE * torch.finfo(low_rank.dtype).eps * low_rank.left.norm(dim=-1) * (inverse_norm * w)[:, None]
 
 
-def noise_floor(noise: Tensor) -> Tensor:
-    """The value below which a normaliser is rounding, (h, n_q): 5 times its noise.
+def noise_floor(noise: Tensor, times: int = FLOOR) -> Tensor:
+    """The value below which a normaliser is rounding, (h, n_q): 5 times its noise, or ``times``.
 
-    So rounding moves a normaliser above the floor by at most a fifth. It matters when lifted scores ``‖k‖²·scale``
-    exceed about 60, as in layer 0 of pretrained models. The floor is at least the smallest normal number, whose
-    reciprocal is still finite.
+    It matters when lifted scores ``‖k‖²·scale`` exceed about 60, as in layer 0 of pretrained models. The floor is at
+    least the smallest normal number, whose reciprocal is still finite.
     """
-    return (FLOOR * noise).clamp(min=torch.finfo(noise.dtype).tiny)
+    return (times * noise).clamp(min=torch.finfo(noise.dtype).tiny)
 
 
 def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
@@ -73,15 +72,15 @@ def sampled_key_mass(
 def certainly_wrong(mass: Tensor, noise: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
     """Whether rows are certainly wrong, and whether rounding decides that, (h, n_q) bool each.
 
-    A row is wrong if its normaliser is below its bound by more than twice the noise, or is rounding. Of two orders of
-    sums each may move the normaliser by the noise. If that could take it across the limit, rounding decides.
+    A row is wrong if its normaliser is below its bound by more than twice the noise, or if rounding moves it by more
+    than 1 %. If the noise could take the normaliser across this limit, rounding decides.
 
     Args:
         mass: ``D~``. noise: see `normaliser_noise`. bound: a lower bound of D. All (h, n_q).
     """
     slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)
     margin = torch.maximum(2 * noise, slack * bound)
-    least = torch.maximum(bound - margin, noise_floor(noise))
+    least = torch.maximum(bound - margin, noise_floor(noise, STEADY))
     return ~(mass >= least), (mass - least).abs() <= margin / 2
 
 

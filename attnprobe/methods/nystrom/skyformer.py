@@ -25,6 +25,7 @@ from ..base import Approximation, distinct, per_head, row_sums
 from ..registry import TOKENS, register
 from ..summary import Summary, dyadic
 from .row_guard import (
+    STEADY,
     certainly_wrong,
     exact_normalizer,
     guarded,
@@ -135,9 +136,9 @@ def skyformer(
             converges faster.
         rtol: with pinv, eigenvalues below ``rtol`` times the largest count as zero; none is d times float64's epsilon.
         guard: the treatment of rows whose normaliser D~ lies below a rigorous lower bound, the exact mass on the
-            sampled keys. ``none`` leaves them (the paper); ``sampled`` uses the softmax over the sampled keys;
-            ``floor`` raises D~ to the bound; ``vmean`` uses V-Mean; ``exact`` uses the exact row, ``n p`` multiply-adds
-            for each. softmax only.
+            sampled keys, or which rounding moves by more than 1 %. ``none`` leaves them (the paper); ``sampled`` uses
+            the softmax over the sampled keys; ``floor`` raises D~ to the bound; ``vmean`` uses V-Mean; ``exact`` uses
+            the exact row, ``n p`` multiply-adds for each. softmax only.
         normalizer: ``self`` is ``D~ = A~ 1`` (the paper); ``exact`` is the true D, a diagnostic that costs n² p.
             softmax only.
         center_keys: subtract the mean key first, which changes B~ but not B. softmax only.
@@ -150,7 +151,8 @@ def skyformer(
 
     Diagnostics for softmax: ``bad_rows`` counts rows whose normaliser is not positive, or so small that it is rounding.
     ``guarded_rows`` counts the replaced rows. ``rounded_rows`` counts the rows that another order of sums changes:
-    those whose normaliser is rounding and that are not replaced, and those whose replacement rounding decides.
+    those that are not replaced though rounding moves them by more than 1 %, and those whose replacement rounding
+    decides.
 
     Causal inputs have the form of `methods.summary.dyadic`, which is not in the paper: exact attention to the query's
     own leaf of ``2 d`` keys, and d landmarks of each earlier block, among its queries and keys. It needs all queries of
@@ -202,13 +204,12 @@ def skyformer(
     low_rank = LowRank(left, middle, right)
     mass = row_sums(low_rank)  # D~ up to the positive factor exp(row_shift + head_shift)
     noise = normaliser_noise(low_rank, _norm(middle))
-    floor = noise_floor(noise)
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)
         mass = exact_normalizer(attention, row_shift + head_shift[:, None])
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
-    diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
-    rounded = ~(mass.abs() >= floor)  # (h, n_q)
+    diagnostics["bad_rows"] = (~(mass >= noise_floor(noise))).sum(-1)
+    rounded = ~(mass.abs() >= noise_floor(noise, STEADY))  # (h, n_q)
     if guard == "none":
         operator = Scaled(low_rank, left=1 / mass)
     else:
