@@ -12,6 +12,7 @@ from ..errors import UsageError, unknown
 from .grid import Grid, grids, summarised
 from .table import Column, Table
 from .writers import csv, json_rows, jsonl, latex, markdown, terminal
+from .writers.markdown import escaped
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -148,10 +149,14 @@ class Shown:
             return csv(lines.loc[:, [*columns]] if columns else lines).rstrip("\n")
         chosen = self.with_columns(columns) if columns else self
         if format == "latex":
-            return latex(chosen.tables).rstrip("\n")
+            return latex(chosen.tables).rstrip("\n").expandtabs()
         if format in ("md", "github"):
-            facts = [f"{line}  " for line in self.header.facts]
-            return "\n".join([*(above if format == "github" else ()), *facts, "", markdown(chosen.tables)]).strip()
+            facts = [f"- {escaped(line)}" for line in self.header.facts]
+            return (
+                "\n".join([*(above if format == "github" else ()), *facts, "", markdown(chosen.tables)])
+                .strip()
+                .expandtabs()
+            )
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
         last = [] if self.run is None else [f"run: {self.run}"]

@@ -51,6 +51,7 @@ SYMBOLS = {
     "●": r"\bullet",
     "½": r"\frac12",
     "Δ": r"\Delta",
+    "Θ": r"\Theta",
     "Σ": r"\Sigma",
     "Φ": r"\Phi",
     "∈": r"\in",
@@ -64,7 +65,7 @@ SYMBOLS = {
     "→": r"\to",
 }
 BAR, HAT = "\u0304", "\u0302"  # above the letter before it
-GREEK = "α-ωΔΣΦ"
+GREEK = "α-ωΔΘΣΦ"
 MARK = rf"(?:[{BAR}{HAT}~ᵀ⁺⁰¹²³⁴-⁹₀-₉]|⁻¹|_[A-Zijkmqv])"
 ATOM = rf"(?:ln )?(?:[{GREEK}]\d*|[∂∇√]|(?!a\b)[A-Za-z](?![A-Za-z0-9])){MARK}*"  # n, D~, σ₁, A_S; of words none
 NUMBER = r"(?:∞|\d+(?:\.\d+)*(?:e[+-]?\d+)?)"

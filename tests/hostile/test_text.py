@@ -45,7 +45,7 @@ FREE = {
 }
 FREE_LISTS = {"described", "arguments", "fallback"}
 KNOWN = {"lower-bound", "vmean", "exact", "softmax"}
-COMMANDS = tuple(name for name in golden.COMMANDS if "-" not in name)
+COMMANDS = tuple(name for name in golden.COMMANDS if "-" not in name and name not in golden.OF_ROWS)
 
 
 def poisoned(value, text, free=False):

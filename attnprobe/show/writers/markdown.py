@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from ...grammar.foreign import one_line
 from ..grid import Cell, Grid
 from ..notes import notes
 from ..table import Column
 from .text import cell_text
+
+MARKUP = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
+
+
+def escaped(text: str) -> str:
+    r"""Text on one line that Markdown takes as it is.
+
+    >>> print(escaped("a_b | `c`"))
+    a\_b \| \`c\`
+    """
+    return MARKUP.sub(r"\\\g<0>", one_line(text))
 
 
 def markdown(grids: Iterable[Grid]) -> str:
@@ -17,15 +30,16 @@ def markdown(grids: Iterable[Grid]) -> str:
 
 def _markdown(grid: Grid) -> str:
     def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        return f"| {' | '.join(cells)} |"
 
     def text(cell: Cell, column: Column) -> str:
-        return f"**{cell_text(cell, column)}**" if cell.bold else cell_text(cell, column)
+        words = escaped(cell_text(cell, column))
+        return f"**{words}**" if cell.bold else words
 
     table = [
-        line(column.title for column in grid.columns),
+        line(escaped(column.title) for column in grid.columns),
         line("---" if left else "---:" for left in grid.words),
         *(line(map(text, cells, grid.columns)) for cells in grid.cells),
     ]
-    above = [f"**{grid.caption}**", *filter(None, [grid.sentence])]
-    return "\n\n".join([*above, "\n".join(table), *notes(grid)])
+    above = [f"**{escaped(grid.caption)}**", *map(escaped, filter(None, [grid.sentence]))]
+    return "\n\n".join([*above, "\n".join(table), *map(escaped, notes(grid))])
