@@ -220,18 +220,21 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
         return razavi(m, start(m, rule), n_iter)
 
     pull = torch.func.vjp(inverse, core)[1]
-    x = torch.randn(core.shape, generator=generator(0, "gradient", core.shape[-1]), dtype=torch.float64).to(core)
+    first = torch.randn(core.shape[1:], generator=generator(0, "gradient", core.shape[-1]), dtype=torch.float64)
+    x = first.to(core).expand_as(core)  # the same of every head, so that a head alone has the result of its batch
     largest = torch.zeros(len(core), dtype=torch.float64, device=core.device)
+    ended = torch.zeros_like(largest, dtype=torch.bool)
     for _ in range(POWER):
         x = x / x.norm(dim=(1, 2), keepdim=True)
         y = torch.func.jvp(inverse, (core,), (x,))[1]
         size = y.norm(dim=(1, 2))
         close = (size - largest).abs() <= 1e-4 * size
-        largest = torch.maximum(largest, size)
-        if close.all() or not torch.isfinite(size).all():
+        largest = torch.where(ended, largest, torch.maximum(largest, size))  # NaN stays
+        ended |= close | ~torch.isfinite(size)
+        if ended.all():
             break
         (x,) = pull(y / size[:, None, None])
-    return torch.where(torch.isfinite(size), largest, torch.full_like(largest, float("nan"))).cpu()
+    return largest.masked_fill(~torch.isfinite(largest), float("nan")).cpu()
 
 
 @checked()

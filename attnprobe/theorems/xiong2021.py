@@ -127,13 +127,14 @@ def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ``e_{k+1} ≤ e_k³`` for every step, so the smallest ``ln e_{k+1} / ln e_k`` is at least 3. If the rounding of ``A
     Z``, ``d eps ‖A‖ ‖Z‖``, exceeds every residual of the third order, the lemma's assumption is not met in float64.
     ``order`` is the slope of ln e_{k+1} in ln e_k for e_k ≤ ½, ``after_6`` the measured residual after the paper's six
-    steps, ``residuals`` (h, steps) all residuals. Late residuals grow again by rounding in the small directions of A.
+    steps, ``residuals`` (h, steps) all until the head has converged. Late residuals grow again by rounding in the small
+    directions of A.
     """
     for d, approx in setting.runs("nystromformer"):
         core = approx.cores["A"].double().cpu()
         series, noise = _series(core)  # (h, K) each
         least, most, slope = (torch.stack(x) for x in zip(*map(_order, series, noise), strict=True))
-        after = series[:, min(PAPER_STEPS, series.shape[1] - 1)]
+        after = series[:, PAPER_STEPS]
         yield Finding(
             "nystromformer-lemma-1",
             d=d,
@@ -212,17 +213,21 @@ def _range_projector(core: Tensor) -> Tensor:
 
 
 def _series(core: Tensor) -> tuple[Tensor, Tensor]:
-    """``e_0, e_1, …`` and the rounding of each, (h, K), until every head has converged or reached its rounding."""
+    """``e_0, e_1, …`` and the rounding of each, (h, K); NaN once a head has converged or reached its rounding.
+
+    Each head has at least the paper's six steps.
+    """
     z, projector, size = start(core, "norms"), _range_projector(core), torch.linalg.matrix_norm(core)
-    residuals, noise = [], []
-    for _ in range(MOST_STEPS + 1):
+    residuals, noise, ended = [], [], torch.zeros(len(core), dtype=torch.bool)
+    for step in range(MOST_STEPS + 1):
         error = projector - core @ z
         bad = ~torch.isfinite(error).all(-1).all(-1)
         error = torch.where(bad[:, None, None], torch.zeros_like(error), error)
         spectral = torch.linalg.matrix_norm(error, 2)
-        residuals.append(torch.where(bad, torch.full_like(spectral, float("nan")), spectral))
+        residuals.append(spectral.masked_fill(bad | ended, float("nan")))
         noise.append(16 * EPS * core.shape[-1] ** 0.5 * size * torch.linalg.matrix_norm(z))
-        if (bad | (residuals[-1] <= noise[-1]) | (residuals[-1] > 2)).all():
+        ended |= (bad | (residuals[-1] <= noise[-1]) | (residuals[-1] > 2)) & (step >= PAPER_STEPS)
+        if ended.all():
             break
         z = razavi(core, z, 1)
     return torch.stack(residuals, 1), torch.stack(noise, 1)
