@@ -193,7 +193,10 @@ class PromptPolicy:
         return (least is None or d >= least) and all(self.options.get(name) == value for name, value in needed.items())
 
     def _read(self, steps: Steps, d: int | None) -> _Kept:
-        """The part of a method that reads the prompt at each step: all new tokens stand at the prompt's last one."""
+        """The part of a method that reads the prompt at each step: all new tokens stand at the prompt's last one.
+
+        The label has the number of the first step, so that steps have draws of their own in forwards of their own too.
+        """
         qkv = steps.qkv
         prompt = qkv.replace(
             k=steps.k,
@@ -202,6 +205,7 @@ class PromptPolicy:
             positions=torch.full((qkv.n_q,), self.prompt - 1, device=qkv.device),
             sink_logits=None,
             all_queries=None,
+            label={**qkv.label, "step": int(qkv.query_positions[0]) - self.prompt},
         )
         back = {"causal": True} if "causal" in self.method.options else {}  # a window looks back
         got = approximate(self.method, prompt, d, seed=self.seed, **{**self.options, **back})

@@ -200,11 +200,14 @@ class _Heavy:
 
 
 def _places(qkv: QKV) -> Tensor:
-    """The place of each query plus 2⁴⁰ times the number of earlier queries at that place, mixed, (n_q,) int64."""
+    """The place of each query plus 2⁴⁰ times the number of earlier queries at that place, mixed, (n_q,) int64.
+
+    In decoding they are at the last place of the prompt; ``step`` of the label counts those of earlier calls.
+    """
     earlier: Counter[int] = Counter()
-    places = []
+    before, places = qkv.label.get("step", 0), []
     for place in qkv.query_positions.tolist():
-        places.append(place + (earlier[place] << PLACES))
+        places.append(place + ((before + earlier[place]) << PLACES))
         earlier[place] += 1
     return mixed(torch.tensor(places, device="cpu"))
 

@@ -292,6 +292,27 @@ def test_what_is_read_is_counted_once_for_heads_that_share_keys(name, options):
         assert tokens_of(prompt, 1, policy.read[0, 0][0]) == pytest.approx(sum(counts) / len(counts))
 
 
+@pytest.mark.parametrize("name", ["vattention", "quest", "magicpig", "performer", "topk", "window", "random"])
+def test_steps_in_one_forward_are_those_of_forwards_of_their_own(name):
+    """Also their draws: of a method that samples keys for each query, no two steps have the same sample."""
+    draws, prompt, count, d = torch.Generator().manual_seed(3), 30, 4, 12
+    q, k, v = (torch.randn(2, prompt + count, 8, generator=draws, dtype=torch.float64) for _ in range(3))
+    q[:, prompt:] = q[:, prompt : prompt + 1]  # steps with equal queries differ in their draws alone
+    qkv = QKV(q, k, v, causal=True)
+    text = prompt_text(qkv, prompt)
+
+    def kept(places):
+        policy = PromptPolicy(METHODS[name], d, 0, {}, prompt, lambda layer, row: text)
+        some = qkv.replace(q=q[:, places], positions=places)
+        return policy._kept(Steps(0, 0, 0, some, prompt))[0]
+
+    together = kept(torch.arange(prompt, prompt + count))
+    alone = torch.cat([kept(torch.tensor([place])) for place in range(prompt, prompt + count)], 1)
+    assert alone.numpy() == pytest.approx(together.numpy(), rel=1e-6, abs=1e-6)  # the method is in float32 at least
+    apart = (together[:, 1:] - together[:, :1]).abs().amax((0, 2))
+    assert (apart > 1e-3).all() if name == "vattention" else (apart < 1e-9).all()
+
+
 def test_bytes_are_those_of_the_cache(ask):
     """Three layers, two KV heads of 8 numbers, keys and values, 4 bytes each."""
     of = {record["method"]: metrics(record) for record in ask(methods=("knorm", "topk", "window"), d=(5,))}
