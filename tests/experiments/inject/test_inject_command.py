@@ -781,7 +781,7 @@ def test_gates_judge_every_line(inject):
 def test_a_gate_of_a_layer_needs_layers_by_themselves(run, models, texts):
     Path("c.yaml").write_text(
         f"command: inject\nmodel: {models['bert']}\ntext: {texts['words']}\nn: {N}\nd: [8, 16]\n"
-        "per-layer: true\ndevice: cpu\nmethod: [skyformer, {name: window, options: {sinks: 2}}]\n"
+        "per-layer: true\ndevice: cpu\nmethod: [nystromformer, {name: window, options: {sinks: 2}}]\n"
         "gates: [{metric: embedding_cosine, min: -1}, {metric: drift, max: 99, layer: 1}]\n"
     )
     code, _, err = run("sweep", "c.yaml")
