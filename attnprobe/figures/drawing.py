@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,10 +77,12 @@ class Drawing:
         """What the user's matplotlibrc and then a style of matplotlib's set, by matplotlib's names of settings."""
         import matplotlib
 
+        from ..show.looks import refusing
+
         theirs = _settings(matplotlib.matplotlib_fname())
         if self.style not in STYLES:
             path = _theirs().get(self.style, self.style)
-            with reading(path, UsageError, ": no style of matplotlib"), _refusing_lines():
+            with reading(path, UsageError, ": no style of matplotlib"), refusing():
                 theirs |= _settings(path)
         return {name: value for name, value in theirs.items() if name != "backend"}
 
@@ -119,21 +119,6 @@ def _settings(path: str) -> dict[Any, Any]:
     import matplotlib
 
     return dict(matplotlib.rc_params_from_file(path, use_default_template=False))
-
-
-@contextmanager
-def _refusing_lines() -> Iterator[None]:
-    """A context that raises ValueError for a line of a style that matplotlib would only log and leave out."""
-    lines: list[str] = []
-    logger, handler = logging.getLogger("matplotlib"), logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage().strip().partition("\n")[0])
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-    if lines:
-        raise ValueError(lines[0])
 
 
 def check_style(style: str) -> None:

@@ -66,7 +66,7 @@ def place_of(cell: Fields, label: str) -> dict[str, Any]:
         "source": label,
         "weights": source.get("weights"),
         "scale_inputs": float(source.get("scale_inputs", 1)),
-        "name": method and cell.get("name") or method and method + (f":{options}" if options else ""),
+        "name": f"{method}:{options}" if options else method,
         "requested": cell.get("requested", True),
         "reference": cell.get("reference", False),
     }

@@ -24,6 +24,7 @@ from pydantic import (
 from ..files import Fields, JsonObject
 from ..records.file import CELL, decode_inf
 from ..records.shapes import Count, Facts, Key, Seed, Source, in_words, said, shallow
+from .metric import Metric
 
 HEAD = "head"
 
@@ -91,21 +92,10 @@ class HeadRow(Row):
     head: Annotated[Count | None, said("the head; null for numbers of the whole model")] = None
 
 
-def with_metrics(name: str, base: type[Row], metrics: Iterable[Any], doc: str = "") -> type[Row]:
-    """A kind of rows with a number for each of the metrics (see `attnprobe.frame.metric`)."""
-    fields: dict[str, Any] = {
-        metric.name: (Annotated[Value, said(getattr(metric, "meaning", "") or metric.name)], None) for metric in metrics
-    }
-    return create_model(name, __base__=base, __doc__=doc or base.__doc__, **fields)
-
-
-def options_text(options: Fields | None) -> str:
-    """Options as one canonical string.
-
-    >>> options_text({"ridge": 0.001, "inverse": "newton"}), options_text({})
-    ('inverse=newton,ridge=0.001', '')
-    """
-    return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
+def with_metrics(name: str, base: type[Row], metrics: Iterable[Metric]) -> type[Row]:
+    """A kind of rows that has a number for each of the metrics too."""
+    fields: dict[str, Any] = {metric.name: (Annotated[Value, said(metric.meaning)], None) for metric in metrics}
+    return create_model(name, __base__=base, __doc__=base.__doc__, **fields)
 
 
 def head_rows(heads: Sequence[int], columns: Mapping[str, Sequence[Any]], kind: str = HEAD) -> list[JsonObject]:

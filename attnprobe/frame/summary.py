@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..records.file import STATUSES
 from .metric import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max", "sum", "count")
 QUANTILES: Mapping[str, float] = {"p10": 0.1, "median": 0.5, "p90": 0.9}
-STATUSES = ("ok", "skipped", "diverged", "failed")  # from best to worst
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 SPARE = 0.05  # of d that a method may use beyond it
 COUNTS = ("heads", "windows", "repeats", "cells", "values")

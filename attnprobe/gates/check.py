@@ -10,7 +10,7 @@ from functools import partial
 from ..errors import nearest
 from ..files import Fields
 from ..frame.metric import Metric
-from ..grammar.lists import parts, short_name
+from ..grammar.lists import options_text, parts, short_name
 from ..tables.labels import at_label, source_heading
 from ..tables.long import DOUBTFUL
 from ..tables.long import STATISTICS as ALL
@@ -294,14 +294,18 @@ def _is_method(label: str, row: Fields) -> bool:
     name, text = parts(label)
     if short_name(name) != row.get("method"):
         return False
-    options = {key: _value(value) for key, value in (row.get("options") or {}).items()}
-    pairs = (item.partition("=") for item in (text or "").split(","))
-    return text is None or {key.strip(): _value(value) for key, _, value in pairs} == options
+    return text is None or _options(text) == _options(options_text(row.get("options")))
 
 
-def _value(value: object) -> float | str:
+def _options(text: str) -> dict[str, float | str]:
+    """Options for comparison."""
+    pairs = (item.partition("=") for item in text.split(",") if item)
+    return {name.strip(): _value(value) for name, _, value in pairs}
+
+
+def _value(text: str) -> float | str:
     """An option's value for comparison: a number, or text in lower case."""
-    text = str(value).strip().lower()
+    text = text.strip().lower()
     try:
         return float(text)
     except ValueError:

@@ -5,7 +5,7 @@ methods, ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``selection:FILE``, ``P
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import UsageError, unknown
 
@@ -24,6 +24,17 @@ def parts(text: str) -> tuple[str, str | None]:
     match = SPELLING.fullmatch(text)
     assert match is not None  # the pattern takes every text
     return match["name"].strip(), match["options"] if match["colon"] else None
+
+
+def options_text(options: Mapping[str, object] | str | None) -> str:
+    """Options of a method as one canonical text; a text stays as it is.
+
+    >>> options_text({"ridge": 0.001, "inverse": "newton"}), options_text("guard=sampled"), options_text(None)
+    ('inverse=newton,ridge=0.001', 'guard=sampled', '')
+    """
+    if isinstance(options, str):
+        return options
+    return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
 
 
 def with_commas(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UsageError
-from ..files import Fields, naming
+from ..files import Fields, JsonObject, naming
 from ..frame.rows import lines_of
 from .file import SCHEMA, STATUSES, encode_inf, strict_json
 
@@ -131,9 +131,9 @@ def is_record(line: bytes) -> bool:
     >>> [is_record(line) for line in (b"", b'{"key":"a","schema":1}\\n', b'{"ke', b"my notes", b'{"a":1}\\n')]
     [True, True, True, False, False]
     """
-    if not _is_object(line):
+    value = _object(line)
+    if value is None:
         return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
-    value = json.loads(line)
     return isinstance(value.get("key"), str) and (
         type(value.get("schema")) is int or isinstance(value.get("kind"), str)
     )
@@ -145,7 +145,7 @@ def ends_cell(line: bytes) -> bool:
     >>> [ends_cell(line) for line in (b'{"key":"a","schema":2}', b'{"key":"a","kind":"head"}', b'{"key":"a","sch')]
     [True, False, False]
     """
-    return _is_object(line) and "schema" in json.loads(line)
+    return "schema" in (_object(line) or {})
 
 
 def _lines(record: Fields) -> bytes:
@@ -155,11 +155,13 @@ def _lines(record: Fields) -> bytes:
     return "".join(strict_json(line) + "\n" for line in lines).encode()
 
 
-def _is_object(line: bytes) -> bool:
+def _object(line: bytes) -> JsonObject | None:
+    """The object of a line; None without one."""
     try:
-        return isinstance(json.loads(line), dict)
+        value = json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return value if isinstance(value, dict) else None
 
 
 @contextlib.contextmanager

@@ -219,8 +219,7 @@ def _part(view: View | Shown, id: str) -> dict[str, Any]:
 
 def _grid(grid: Grid) -> dict[str, Any]:
     """A filled table as the template's data."""
-    texts = {column: isinstance(column.value, str) and not column.metric for column in grid.columns}
-    sides = ["left" if texts[column] else "right" for column in grid.columns]
+    sides = ["left" if words else "right" for words in grid.words]
     heads = [
         {"side": side, "name": column.title, "spare": None} for side, column in zip(sides, grid.columns, strict=True)
     ]

@@ -50,7 +50,8 @@ def _shown(run: Run, command: str, header: Header, drawing: Drawing | None) -> S
     """The tables and figures of a command whose cells are rows."""
     style = drawing.style if drawing is not None else "paper"
     frame = cache(partial(run.frame, command=command))
-    return Shown(command, Catalogue.of(command), frame, header, str(run.path), style=style)
+    inputs = View(command, header, [], []).of_run(run.path).inputs
+    return Shown(command, Catalogue.of(command), frame, header, str(run.path), style=style, inputs=inputs)
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:

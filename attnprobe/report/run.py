@@ -14,7 +14,8 @@ from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
 from ..frame.read import frame_of as frame_of_cells
-from ..frame.rows import HEAD, RowTypes, options_text
+from ..frame.rows import HEAD, RowTypes
+from ..grammar.lists import options_text
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
 from ..records.read import (
     Malformed,
@@ -233,7 +234,7 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
 
         method = _first(record)
         if method is None:
-            method_key = json.dumps([_name(record), _options(record["options"])])
+            method_key = json.dumps([_name(record), options_text(record["options"])])
             method = methods.get(method_key, AT_THE_END)
         return (
             order[source],
@@ -279,11 +280,7 @@ def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
         [one.get("name"), one.get("options")] if isinstance(one, dict) else [one, {}]
         for one in (requested if isinstance(requested, list) else ())
     ]
-    return {json.dumps([name, _options(options)]): place for place, (name, options) in enumerate(texts)}
-
-
-def _options(options: Mapping[str, Any] | str | None) -> str:
-    return options if isinstance(options, str) else options_text(options)
+    return {json.dumps([name, options_text(options)]): place for place, (name, options) in enumerate(texts)}
 
 
 def _described(facts: Mapping[str, Any]) -> list[str]:

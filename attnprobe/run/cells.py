@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 
 from ..files import Fields, JsonObject
-from ..frame.rows import CELL, RowTypes, options_text
+from ..frame.rows import CELL, RowTypes
+from ..grammar.lists import options_text
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
 from ..records.shapes import Shape

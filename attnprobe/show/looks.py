@@ -177,13 +177,13 @@ def _given(style: str) -> dict[str, Any]:
         known = {path.stem: path for path in Path(matplotlib.get_data_path(), "stylelib").glob(f"[!_]*{MPLSTYLE}")}
         if style not in known and not style.endswith(MPLSTYLE):
             raise unknown("style", style, [*STYLES, *sorted(known), f"FILE{MPLSTYLE}"])
-        with reading(f"--style {style}"), _refusing():
+        with reading(f"--style {style}"), refusing():
             given |= matplotlib.rc_params_from_file(path_of(known.get(style, style)), use_default_template=False)
     return {name: value for name, value in given.items() if name != "backend"}
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """A context that raises ValueError for a line of a style that matplotlib would only log."""
     lines: list[str] = []
     logger, handler = logging.getLogger("matplotlib"), logging.Handler()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError, unknown
 from .grid import Grid, grids, summarised
 from .table import Column, Table
-from .writers import csv, json_rows, jsonl, latex, markdown, terminal
+from .writers import check_format, csv, json_rows, jsonl, latex, markdown, terminal
 from .writers.markdown import escaped
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")
 WIDTH = 100  # of a table in a pipe
 NAMED = ("name", "d", "layer", "n")  # which the name of a gate's result has anyway
 
@@ -62,8 +62,9 @@ class Shown:
     """A command's tables and figures of one run.
 
     Attributes:
-        frame: the frame of a kind of rows. lines: what was measured, on what. source: its facts.
+        frame: the frame of a kind of rows. header: what was measured, on what.
         columns: names of columns that the user chose. run: the folder. style: of figures.
+        inputs: the statistics of Q, K and V as a view; None if the run has none.
     """
 
     command: str
@@ -73,6 +74,7 @@ class Shown:
     run: str | None = None
     columns: Sequence[str] = ()
     style: str = "paper"
+    inputs: Any = None
     files: Mapping[str, Any] = field(default_factory=dict)
     companions: Sequence[Any] = ()
     tiles: Sequence[tuple[str, str]] = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
@@ -86,7 +88,7 @@ class Shown:
         """The sentence of the first table that has one."""
         return next((grid.sentence for grid in self.tables if grid.sentence), "")
 
-    @property
+    @cached_property
     def tables(self) -> list[Grid]:
         """The filled tables. Those that have none of the chosen columns are left out."""
         filled = []
@@ -107,14 +109,16 @@ class Shown:
                 raise unknown("column", name.removeprefix("+"), [column.name for column in self.catalogue.columns])
         return replace(self, columns=tuple(names))
 
+    @cached_property
+    def lines(self) -> list[DataFrame]:
+        """The lines of each table in full precision."""
+        return [summarised(self.frame(table.kind), table) for table in self.catalogue.tables]
+
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The lines of all tables in full precision, each with the name of its table."""
-        return [row for table in self.catalogue.tables for row in self._lines(table)]
-
-    def _lines(self, table: Table) -> list[dict[str, Any]]:
-        lines = summarised(self.frame(table.kind), table)
-        return [{"table": table.name, **row} for row in json_rows(lines)]
+        """The lines of all tables as JSON has them, each with the name of its table."""
+        tables = zip(self.catalogue.tables, self.lines, strict=True)
+        return [{"table": table.name, **row} for table, lines in tables for row in json_rows(lines)]
 
     def text(
         self,
@@ -124,7 +128,7 @@ class Shown:
         full: bool = False,
         above: Sequence[str] = (),
     ) -> str:
-        """The tables in a format of `FORMATS`, without a final newline.
+        """The tables in a format of `attnprobe.show.writers.FORMATS`, without a final newline.
 
         ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; ``csv`` is of the first table.
 
@@ -132,18 +136,14 @@ class Shown:
             width: the terminal's. columns: names of columns of tables. full: whether all facts of the source stand
                 above. above: lines of Markdown that stand first in ``github``.
         """
-        if format not in FORMATS:
-            raise unknown("format", format, FORMATS)
-        if format in ("json", "jsonl", "csv") and columns and format != "csv":
-            raise UsageError(f"--columns applies to tables and csv; {format} has every field")
+        check_format(format, columns)
         if format == "json":
             from ..records.file import SCHEMA, strict_json
 
             contents = {"schema": SCHEMA, "command": self.command, "source": self.header.source, "run": self.run}
             return strict_json({**contents, "rows": self.rows}, indent=2)
         if format in ("csv", "jsonl"):
-            table = self.catalogue.tables[0]
-            lines = summarised(self.frame(table.kind), table)
+            lines = self.lines[0]
             if format == "jsonl":
                 return jsonl(lines).rstrip("\n")
             return csv(lines.loc[:, [*columns]] if columns else lines).rstrip("\n")
@@ -152,11 +152,8 @@ class Shown:
             return latex(chosen.tables).rstrip("\n").expandtabs()
         if format in ("md", "github"):
             facts = [f"- {escaped(line)}" for line in self.header.facts]
-            return (
-                "\n".join([*(above if format == "github" else ()), *facts, "", markdown(chosen.tables)])
-                .strip()
-                .expandtabs()
-            )
+            lines = [*(above if format == "github" else ()), *facts, "", markdown(chosen.tables)]
+            return "\n".join(lines).strip().expandtabs()
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
         last = [] if self.run is None else [f"run: {self.run}"]
@@ -188,17 +185,14 @@ class Shown:
         return Drawn(figure.name, draw, f"the run has no rows of kind {figure.kind} to draw")
 
     @property
-    def inputs(self) -> None:
-        return None
-
-    @property
     def full_legend(self) -> list[str]:
         return []
 
     @property
     def judged(self) -> list[dict[str, Any]]:
         """The lines that gates judge, with a mapping of statistics for each metric."""
-        return [_judged(table, line) for table in self.catalogue.tables for line in self._lines(table)]
+        by = {table.name: table.by for table in self.catalogue.tables}
+        return [_judged(by[line["table"]], line) for line in self.rows]
 
 
 def _has(table: Table, name: str) -> bool:
@@ -209,17 +203,15 @@ def _has(table: Table, name: str) -> bool:
     return True
 
 
-def _judged(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
+def _judged(by: Sequence[str], line: Mapping[str, Any]) -> dict[str, Any]:
     metrics: dict[str, dict[str, Any]] = {}
     for name, value in line.items():
         metric, dot, statistic = name.partition(".")
         if dot and "." not in statistic:
             metrics.setdefault(metric, {})[statistic] = value
     facts = {name: value for name, value in line.items() if "." not in name}
-    options = dict(
-        pair.split("=", 1) for pair in str(facts.get("name") or "").partition(":")[2].split(",") if "=" in pair
-    )
-    at = {name: line[name] for name in table.by if name not in NAMED and line[name] is not None}
+    options = (line["name"] or "").removeprefix(line["method"] or "").removeprefix(":")
+    at = {name: line[name] for name in by if name not in NAMED and line[name] is not None}
     return {"requested": not line.get("reference"), **facts, "options": options, "metrics": metrics, "at": at}
 
 

@@ -13,6 +13,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from ..frame.metric import METRICS
+from ..frame.summary import FRAGILE
 from ..records.file import STATUSES
 from .labels import with_source
 from .results import student_reach
@@ -28,7 +29,6 @@ OF_NORM = METRICS["matrix_spectral"]
 LEAST_RANKED = 6  # pairs of a rank correlation that is shown
 MOST_ORDERS = 8  # pairs, all of whose orders are counted
 DOUBTFUL = "doubtful"  # how many values rounding decides, beside the fragile statistics of a metric
-FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
 def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ..files import Fields
 from ..frame.metric import ROUNDING as ROUNDING
+from ..frame.summary import SPARE
 from ..records.file import LOWER_BOUND
 from .labels import layer_in_words, source_heading
 from .marks import OF_STATUS
@@ -27,7 +28,6 @@ YARDSTICKS = frozenset(
 
 FRAGILE = "rounding decides the sum that divides some rows; without a causal mask, guard=sampled replaces them"
 NEAR_COST = 1.1  # costs within this factor are about equal
-SPARE = 0.05  # of d that a row may use beyond it
 KERNEL = "kernel"  # the family of exact attention's kernels
 
 

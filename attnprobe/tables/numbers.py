@@ -13,6 +13,7 @@ from string import Formatter
 from typing import Any
 
 from ..files import Fields
+from ..grammar.lists import options_text
 
 SPREAD = re.compile(r"( ± | – | → | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
 INTEGER_PART = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
@@ -121,10 +122,8 @@ def method_label(row: Fields) -> str:
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
     'skyformer:inverse=newton,ridge=0.001'
     """
-    options = row.get("options") or {}
-    return (
-        (row["method"] or "") + (":" if options else "") + ",".join(f"{key}={options[key]}" for key in sorted(options))
-    )
+    options = options_text(row.get("options"))
+    return (row["method"] or "") + (f":{options}" if options else "")
 
 
 OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible

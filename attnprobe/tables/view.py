@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError, nearest, unknown
+from ..errors import UsageError, nearest
 from ..files import Fields
 from ..records.file import SCHEMA, encode_inf, strict_json
+from ..show.writers import check_format
 from .console import Header
 from .formats import csv_of, github, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
@@ -19,7 +20,6 @@ from .marks import marks_legend
 from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
-FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")
 Draw = Callable[[Path], list[Path]]
 TILES = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
 
@@ -172,14 +172,6 @@ class View:
         empty = [name for name in names if not any(is_called(column, name) for column in shown)]
         lines = [f"Empty in this run: {', '.join(empty)}."] if empty else []
         return replace(self, tables=tables, legend=[*self.legend, *lines])
-
-
-def check_format(format: str, columns: Sequence[str] = ()) -> None:
-    """Refuse an unknown format, and columns of a format that has none."""
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
-    if columns and format in ("json", "jsonl"):
-        raise UsageError(f"--columns applies to tables and csv; {format} has every field")
 
 
 def flat_view(command: str, rows: Sequence[Fields], header: Header | None = None) -> View:

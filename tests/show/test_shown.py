@@ -19,7 +19,7 @@ from attnprobe.gates.parse import parse_gate
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
-from attnprobe.show.shown import FORMATS
+from attnprobe.show.writers import FORMATS
 
 RUNS = [name for name in COMMANDS if experiment(name.partition("-")[0]).catalogue is not None]
 
@@ -91,3 +91,22 @@ def test_a_gate_judges_the_table_that_has_its_metric(run):
         results = check(one.judged, [parse_gate(f"{metric}.max=1", gated, least=least)])
         tables = {row["table"] for row in one.judged if metric in row["metrics"]}
         assert results and len(results) == len([r for r in one.judged if r["table"] in tables or not tables])
+
+
+def test_a_gate_names_a_method_of_a_file_with_its_options(tmp_path):
+    """The name has a colon before its options, which are those that the gate compares."""
+    cells = [
+        {**cell, "method": "mine.py:fn", "options": "width=4,causal=True"}
+        for cell in read_records(GOLDEN / "runs" / "audit")
+        if cell["method"] == "performer"
+    ]
+    gated = experiment("audit").gated
+    lines = shown(changed(tmp_path / "r", cells)).judged
+    for text, found in (("mine.py:fn", True), ("mine.py:fn:causal=true,width=4", True), ("mine.py:fn:width=5", False)):
+        [*results] = check(lines, [parse_gate(f"rate.max=1 for {text}", gated)])
+        assert all(result.passed for result in results) == found, text
+
+
+def test_statistics_of_the_inputs_are_a_table_of_their_own(run):
+    inputs = shown(run).inputs
+    assert inputs is not None and inputs.command == "inputs" and "entropy" in inputs.text("csv")
