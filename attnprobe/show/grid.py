@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
+from ..grammar.foreign import one_line
 from ..grammar.lists import spans
 from .notes import OF_STATUS, ROUNDING, Flag, bold_rule, flag_of
 from .table import KEY, Column, Computed, Table
@@ -218,8 +219,10 @@ def _keys(group: DataFrame, names: Iterable[str]) -> Keys:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a frame as one of Python; None if it is missing."""
-    if value is None or isinstance(value, (str, Cell)):
+    """A value of a frame as one of Python, words on one line; None if it is missing."""
+    if isinstance(value, str):
+        return one_line(value)
+    if value is None or isinstance(value, Cell):
         return value
     value = value.item() if hasattr(value, "item") else value
     return None if str(value) in ("<NA>", "nan", "NaT") else value

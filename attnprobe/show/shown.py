@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
+from ..grammar.foreign import one_line
 from .grid import Grid, grids, summarised
 from .table import Column, Table
 from .writers import check_format, csv, json_rows, jsonl, latex, markdown, terminal
@@ -149,22 +150,22 @@ class Shown:
             return csv(lines.loc[:, [*columns]] if columns else lines).rstrip("\n")
         chosen = self.with_columns(columns) if columns else self
         if format == "latex":
-            return latex(chosen.tables).rstrip("\n").expandtabs()
+            return latex(chosen.tables).rstrip("\n")
         if format in ("md", "github"):
             facts = [f"- {escaped(line)}" for line in self.header.facts]
             lines = [*(above if format == "github" else ()), *facts, "", markdown(chosen.tables)]
-            return "\n".join(lines).strip().expandtabs()
+            return "\n".join(lines).strip()
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
-        last = [] if self.run is None else [f"run: {self.run}"]
-        return "\n".join([*self._above(full), "", text, *last]).expandtabs()
+        last = [] if self.run is None else [f"run: {one_line(self.run)}"]
+        return "\n".join([*self._above(full), "", text, *last])
 
     def _above(self, full: bool) -> list[str]:
         """What was measured in plain words, then warnings that were not told yet."""
         header = self.header
         told = [f"! {line}" for line in header.warnings if line not in header.announced]
         facts = header.facts if full or not header.first else header.remarks
-        return [*filter(None, [header.first]), *facts, *told, *(header.measured if full else ())]
+        return [*map(one_line, [*filter(None, [header.first]), *facts, *told, *(header.measured if full else ())])]
 
     @property
     def figures(self) -> dict[str, Drawn]:

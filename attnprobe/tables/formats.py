@@ -11,6 +11,7 @@ from ..errors import unknown
 from ..files import Fields
 from ..grammar.foreign import one_line
 from ..records.file import encode_inf, strict_json
+from ..show.writers.data import csv_cell
 from .console import Header
 from .numbers import significant
 from .table import Column, Table
@@ -18,7 +19,6 @@ from .table import Column, Table
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
 MOST_OPEN = 3  # tables of a summary that are not folded
-FORMULA = tuple("=+-@＝＋－＠")
 
 
 def flattened(row: Fields) -> dict[str, object]:
@@ -56,7 +56,7 @@ def csv_of(rows: Sequence[Fields], columns: Sequence[str] = (), known: Sequence[
         columns: fields, in this order, in the place of all; ``NAME`` is each ``NAME.STAT`` too.
         known: fields that the rows may have; one of ``columns`` that no row has is empty.
     """
-    flat = [{str(_csv_cell(name)): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
+    flat = [{str(csv_cell(name)): csv_cell(value) for name, value in flattened(row).items()} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     check_fields([*names, *known], columns)
     chosen: list[str] = []
@@ -69,18 +69,6 @@ def csv_of(rows: Sequence[Fields], columns: Sequence[str] = (), known: Sequence[
     writer.writeheader()
     writer.writerows(flat)
     return file.getvalue().rstrip("\n")
-
-
-def _csv_cell(value: object) -> object:
-    """A cell that no spreadsheet reads as a formula: text that begins like one gets an apostrophe.
-
-    >>> _csv_cell("=1+1"), _csv_cell("-inf"), _csv_cell(-0.5), _csv_cell("skyformer")
-    ("'=1+1", '-inf', -0.5, 'skyformer')
-    """
-    if not isinstance(value, str):
-        return value
-    text = one_line(value)
-    return f"'{text}" if text.lstrip().startswith(FORMULA) and text not in ("inf", "-inf") else text
 
 
 def rows_as_table(caption: str, rows: Sequence[Fields]) -> Table:

@@ -20,8 +20,9 @@ from attnprobe.grammar.foreign import first_line, message, one_line, printable, 
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import plain, strict_json, write_text
 from attnprobe.records.read import read_records
+from attnprobe.show.writers.data import FORMULA
 from attnprobe.tables.console import Header, console_of, finished
-from attnprobe.tables.formats import FORMULA, markdown
+from attnprobe.tables.formats import markdown
 from attnprobe.tables.latex import latex
 from attnprobe.tables.view import flat_view
 

@@ -6,13 +6,32 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from ...grammar.foreign import one_line
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+FORMULA = tuple("=+-@＝＋－＠")  # begin a formula of a spreadsheet
+
+
 def csv(frame: DataFrame) -> str:
     """A frame as CSV in full precision. What was not measured is empty; infinity is ``inf``."""
-    return frame.to_csv(index=False, lineterminator="\n")
+    words = frame.select_dtypes(("object", "string"))
+    safe = frame.assign(**{name: [csv_cell(value) for value in words[name]] for name in words})
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def csv_cell(value: object) -> object:
+    """A cell that no spreadsheet reads as a formula: text that begins like one gets an apostrophe.
+
+    >>> csv_cell("=1+1"), csv_cell("-inf"), csv_cell(-0.5), csv_cell("skyformer")
+    ("'=1+1", '-inf', -0.5, 'skyformer')
+    """
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA) and text not in ("inf", "-inf") else text
 
 
 def json_rows(frame: DataFrame) -> list[dict[str, Any]]:
