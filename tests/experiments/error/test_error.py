@@ -26,9 +26,10 @@ from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
 from attnprobe.methods.registry import METHODS
 from attnprobe.records.file import LOWER_BOUND
+from attnprobe.show.writers import FORMATS
 from attnprobe.tables.console import Header
 from attnprobe.tables.numbers import significant
-from attnprobe.tables.view import FORMATS, flat_view
+from attnprobe.tables.view import flat_view
 
 HEADER = Header(
     {"model": "minilm", "text": "embedded"},
