@@ -114,18 +114,24 @@ def _compute_rows(qkv: QKV, target: str, head: int, out: Tensor, start: int, sto
 
 
 def own_output(qkv: QKV) -> Tensor:
-    """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` if that is possible.
+    """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` if that is possible."""
+    fused = fused_output(qkv)
+    return exact(qkv).matmul_shared(qkv.shared_v) if fused is None else fused
+
+
+def fused_output(qkv: QKV) -> Tensor | None:
+    """``B V`` by torch's fused kernel (see `attention`); None where it has no form of the inputs, or refuses them.
 
     torch refuses its fused kernel in half precision on some processors (AMX with ``ATEN_CPU_CAPABILITY=default``).
     """
-    if _is_plain(qkv):
-        try:
-            return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.visible)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            pass
-    return exact(qkv).matmul_shared(qkv.shared_v)
+    if not _is_plain(qkv):
+        return None
+    try:
+        return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.visible)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None
 
 
 def _is_plain(qkv: QKV) -> bool:

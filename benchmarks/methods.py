@@ -21,31 +21,32 @@ from measuring import Goal, arguments, finish
 from attnprobe.experiments.bench import BenchRequest, measure_bench
 from attnprobe.experiments.bench.calls import EXACT
 from attnprobe.report import open_run, views
-from attnprobe.tables.numbers import method_label
-from attnprobe.tables.view import View
+from attnprobe.show.shown import Shown
 
 LINEAR, EXACT_GOAL, BAND, FASTER_AT, SHARE = 1.15, 2.0, 0.15, 4096, 0.25
 
 
-def goals(found: View) -> list[Goal]:
-    """What the rows say beside what they should."""
+def goals(found: Shown) -> list[Goal]:
+    """What the tables say beside what they should."""
+    lines = {table.name: rows for table, rows in zip(found.catalogue.tables, found.lines, strict=True)}
     listed = []
-    for row in found.summary:
-        slope, beside = row["time_exponent"], row["time_exponent_spread"] or 0.0
-        if slope is None or row["reference"] and row["method"] != EXACT:
+    for line in lines["growth"].to_dict("records"):
+        slope, beside = line["time_exponent"], line["time_exponent_spread"] or 0.0
+        if slope is None or line["reference"] and line["name"] != EXACT:
             continue
-        if row["method"] == EXACT:
+        if line["name"] == EXACT:
             listed.append(
                 Goal("distance of exact attention's exponent from 2", abs(slope - EXACT_GOAL), BAND, False, beside)
             )
-        elif row["growth"] == "n":
-            listed.append(Goal(f"exponent of {method_label(row)}", slope, LINEAR, False, beside))
-    here = [row for row in found.rows if row["n"] == FASTER_AT and row["ratio_to_exact"] is not None]
-    most = SHARE * next((row["flops"] for row in here if row["method"] == EXACT), 0)
-    for row in here:
-        if not row["reference"] and row["leading_flops"] is not None and row["leading_flops"] <= most:
-            name = f"time of {method_label(row)} over exact attention at n={FASTER_AT}"
-            listed.append(Goal(name, row["ratio_to_exact"], 1.0, False, row["ratio_spread"] or 0.0))
+        elif line["growth"] == "n":
+            listed.append(Goal(f"exponent of {line['name']}", slope, LINEAR, False, beside))
+    here = lines["times"].query(f"n == {FASTER_AT}").dropna(subset="ratio_to_exact.median").to_dict("records")
+    most = SHARE * next((line["flops.max"] for line in here if line["name"] == EXACT), 0)
+    for line in here:
+        if not line["reference"] and line["leading_flops.max"] <= most:
+            name = f"time of {line['name']} over exact attention at n={FASTER_AT}"
+            spread = (line["ratio_to_exact.p90"] - line["ratio_to_exact.p10"]) / 2
+            listed.append(Goal(name, line["ratio_to_exact.median"], 1.0, False, spread))
     return listed
 
 
@@ -77,6 +78,7 @@ def main() -> int:
             out=folder,
         )
         [found] = views(open_run(measure_bench(request).path))
+    assert isinstance(found, Shown)
     print(found.text("table"))
     return finish(goals(found), args.json)
 

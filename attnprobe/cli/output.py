@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +100,7 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
 
 
 def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
-    """The files ``figures/STEM-….svg`` and the like of one kind of figures in a folder."""
+    """The files ``figures/STEM.svg``, ``figures/STEM-….svg`` and the like of one kind of figures in a folder."""
     from ..figures.files import FILES
     from ..files import path_of
     from ..records.outputs import OUTPUTS
@@ -108,7 +108,7 @@ def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
     if folder is None:
         return []
     with suppress(OSError, UsageError):  # a folder that cannot be is refused where it is made
-        found = sorted((path_of(folder) / "figures").glob(f"{stem}-*"))
+        found = sorted((path_of(folder) / "figures").glob(f"{stem}[-.]*"))
         return [path for path in found if path.name.endswith(FILES) and OUTPUTS.fullmatch(f"figures/{path.name}")]
     return []
 
@@ -117,15 +117,25 @@ def draw(view: View | Shown, folder: Path, kinds: Collection[str]) -> list[Path]
     """Draw figures of a view into ``figures/``, and return their files. A shard draws nothing.
 
     Args:
-        kinds: of those in ``view.figures``; ``all`` is every one.
+        kinds: of those in ``view.figures``, each with those whose names begin with it; ``all`` is every one.
     """
     if shard_of_command():
         return []
     paths = []
     for kind, figure in view.figures.items():
-        if kind in kinds or ALL in kinds:
-            paths += _drawn(figure, folder, named=kind in kinds)
+        named = is_named(kind, kinds)
+        if named or ALL in kinds:
+            paths += _drawn(figure, folder, named)
     return paths
+
+
+def is_named(figure: str, kinds: Iterable[str]) -> bool:
+    """Whether a kind of figures is a figure's name, or the words that its name begins with.
+
+    >>> is_named("bench-time", ["bench"]), is_named("bench-time", ["bench-memory"])
+    (True, False)
+    """
+    return any(f"{figure}-".startswith(f"{kind}-") for kind in kinds)
 
 
 def _drawn(figure: Figure | Drawn, folder: Path, named: bool) -> list[Path]:

@@ -159,7 +159,7 @@ def _rebuilt(
     Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
     """
     from ..report import Report
-    from .output import draw, figure_files, keep_files
+    from .output import draw, figure_files, is_named, keep_files
     from .streams import note
 
     files: list[Path] = []
@@ -169,7 +169,7 @@ def _rebuilt(
         figures += draw(view, folder, kinds)
         files += [path for one in view.figures.values() for path in figure_files(folder, one.stem)]
     for kind in kinds:
-        if kind in plot_kinds() and not any(kind in view.figures for view in shown):
+        if kind in plot_kinds() and not any(is_named(name, [kind]) for view in shown for name in view.figures):
             note(f"no figure of {kind}: this run left nothing to draw it from")
     drawn = [path for path in figures if path.suffix == ".svg"]
     linked = sorted({path for path in (*files, *figures) if path.suffix != ".svg" or path in drawn})

@@ -90,9 +90,6 @@ def _changed(pairs: Sequence[tuple[Fields, Fields]], a: Sequence[Fields], b: Seq
     return f"{statuses_in_words(x, y)}{share}{why}"
 
 
-SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
-
-
 def statuses_in_words(a: Fields, b: Fields) -> str:
     """The statuses of two cells: what became of one in another run, or those of two methods.
 
@@ -132,7 +129,7 @@ def timed_drafts(a: Fields, b: Fields, metrics: Iterable[str]) -> list[Draft]:
 
 def _noise(a: Fields, b: Fields, metric: str) -> float | None:
     """The largest difference of two times, or ratios to exact attention, that is noise; None for single rounds."""
-    spreads = [row[SPREADS[metric]] for row in (a, b)]
+    spreads = [row[f"{metric}_spread"] for row in (a, b)]
     if None in spreads:
         return None
     floors = [abs(row["noise_floor"] - 1) * row[metric] for row in (a, b) if row["noise_floor"] is not None]

@@ -24,6 +24,7 @@ from .drafts import drafted, place_of, timed_drafts, timed_place
 from .notes import cells_in_words, named, of_all_keys, of_bad_rows, of_chance, of_intervals, pairings
 from .pairing import aligned, paired
 from .pairs import related
+from .times import timed_cells
 from .verdicts import (
     BENCHED,
     MISSING,
@@ -31,8 +32,6 @@ from .verdicts import (
     alone,
     other_versions,
     refuse_other_machines,
-    timed_cells,
-    timed_rows,
     with_verdicts,
 )
 
@@ -171,9 +170,9 @@ def compare_runs(
     one_run = a is b
     a = list(a)
     b = a if one_run else list(b)
-    rows_of_times = timed_rows((*a, *b)) if a and b else None
     command = command_of((*a, *b))
-    known = directed(command) if rows_of_times is None else BENCHED
+    timed = bool(a and b) and experiment(command).timed
+    known = BENCHED if timed else directed(command)
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
@@ -182,13 +181,13 @@ def compare_runs(
         if metric not in known:
             raise unknown("metric", metric, known)
     notes: list[str] = []
-    if all_layers and (rows_of_times is not None or experiment(command).whole):
+    if all_layers and (timed or experiment(command).whole):
         raise UsageError(f"--all-layers: runs of {command} have no heads of layers; leave it out")
-    if rows_of_times is not None:
+    if timed:
         refuse_other_machines(a, b)
         notes += other_versions(a, b)
-        a = timed_cells(a, rows_of_times)
-        b = a if one_run else timed_cells(b, rows_of_times)
+        a = timed_cells(a)
+        b = a if one_run else timed_cells(b)
     if pairs:
         a, b, repeated = related(a, b, pairs)
         notes += [f"--pair {text} repeats an earlier pair: counted once" for text in repeated]
@@ -209,23 +208,23 @@ def compare_runs(
         what = "requested method at the same options, target, n, d and layer"
         raise UsageError(f"A and B have no {what}: nothing to compare; {hint}")
     judged_by = list(dict.fromkeys(metrics))
-    if rows_of_times is None:
+    if not timed:
         judged_by = judged_by or _measured_by_both(experiment(command).compared, a_rows, b_rows, notes)
         _refuse_unmeasured(metrics, known, rows_of)
     judged_by = judged_by or [*experiment(command).compared]
 
     def place(cells: Sequence[Fields]) -> Row:
-        return place_of(cells, varying) if rows_of_times is None else timed_place(cells[-1])
+        return place_of(cells, varying) if not timed else timed_place(cells[-1])
 
     drafts: list[Draft | Row] = []
     found = False
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, others = a_rows.get(key, {}), b_rows.get(key, {})
-        if rows_of_times is None:
+        if not timed:
             ours, others = aligned(ours, others), aligned(others, ours)
         pairing = paired(ours, others)
         if ours and others:
-            if rows_of_times is None:
+            if not timed:
                 near = nearer(key, a_rows, b_rows) if pairs else None
                 made = drafted(pairing, varying, judged_by, costs_of(pairing.a.values(), pairing.b.values(), near))
             else:
@@ -240,7 +239,7 @@ def compare_runs(
         raise UsageError(f"no row of both has a number in {' or '.join(judged_by)}: nothing to compare")
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["verdict"] != MISSING)  # these first
-    notes += of_bad_rows(a_rows, b_rows) if rows_of_times is None else []
+    notes += of_bad_rows(a_rows, b_rows) if not timed else []
     notes += [*pairings(judged), *of_all_keys(judged), *of_chance(judged, level), *unproven(judged)]
     return Comparison(judged, shared, notes)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
-from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..frame.metric import BENCH, Metric
 from ..records.file import strict_json
@@ -19,6 +18,8 @@ from ..tables.numbers import significant
 from .chance import EQUAL, Evidence, holm
 from .costs import COST_FIELDS
 
+MACHINE = ("device", "cpu", "threads", "cores", "system")  # whose times are compared
+VERSIONS = ("attnprobe", "python", "torch")
 BENCHED = tuple(metric.name for metric in BENCH)
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
@@ -215,25 +216,10 @@ def alone(row: Row, run: str, missing: bool, why: str) -> Row:
     return {**row, "verdict": ONLY[run], "reason": why}
 
 
-def timed_rows(records: Iterable[Fields]) -> Callable[[Sequence[Fields]], Sequence[Fields]] | None:
-    """The function that makes the rows of records with times; None for records without times or of several commands."""
-    names = {record.get("command") for record in records}
-    if len(names) != 1 or not names <= {*EXPERIMENTS}:
-        return None
-    one = experiment(str(*names))
-    return one.part("view:timed_rows") if one.timed else None
-
-
-def timed_cells(
-    records: Sequence[Fields], rows_of: Callable[[Sequence[Fields]], Sequence[Fields]]
-) -> list[dict[str, Any]]:
-    """Records with times, each with what its row has besides."""
-    return [{**row, **record} for record, row in zip(records, rows_of(records), strict=True)]
-
-
 def refuse_other_machines(a: Sequence[Fields], b: Sequence[Fields]) -> None:
     """Refuse times of different machines, which cannot be compared."""
-    ours, others = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
+    machines = [[{name: cell.get(name) for name in MACHINE} for cell in run] for run in (a, b)]
+    ours, others = ({strict_json(machine): machine for machine in run} for run in machines)
     if ours.keys() == others.keys():
         return
     first, second = next(iter(ours.values())), next(iter(others.values()))
@@ -249,8 +235,7 @@ def other_versions(a: Sequence[Fields], b: Sequence[Fields]) -> list[str]:
     """Notes on versions that differ. They may be what is compared, so they are not refused."""
 
     def version(records: Sequence[Fields], name: str) -> str | None:
-        return " and ".join(dict.fromkeys(one["versions"][name] for one in records if name in one["versions"])) or None
+        return " and ".join(dict.fromkeys(record[name] for record in records if record.get(name))) or None
 
-    names = dict.fromkeys(name for record in (*a, *b) for name in record["versions"])
-    pairs = {name: (version(a, name), version(b, name)) for name in names}
+    pairs = {name: (version(a, name), version(b, name)) for name in VERSIONS}
     return [f"{name} {ours} in A, {others} in B" for name, (ours, others) in pairs.items() if ours != others]

@@ -72,7 +72,7 @@ class Experiment:
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
         compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
-        timed: whether times of two runs are compared, of the rows of ``view:timed_rows``.
+        timed: whether times of two runs are compared, of rows of kind ``time``.
     """
 
     name: str

@@ -568,6 +568,14 @@ UNJUDGED = (  # further numbers of heads, which no gate limits
         better=None,
     ),
     fact("leading_flops", "leading operations", "operations of the stated leading cost"),
+    fact("visited", "entries computed", "scores or features computed for all queries"),
+    fact(
+        "repeated_seconds",
+        "repeated time of exact attention",
+        "time of exact attention, called again in the same round",
+        unit="s",
+        timed=True,
+    ),
     fact("exact_seconds", "time of exact attention", "time of torch's fused exact attention", unit="s", timed=True),
 )
 MAPS = (described("weight", "mean weight of a block", "mean entry of a block of the matrix"),)

@@ -27,8 +27,8 @@ WIDE = ("seed",)  # may have more than 64 bits
 def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mapping[str, str]) -> DataFrame:
     """The rows of one kind, in the order of their cells; of kind ``cell`` a row for each cell.
 
-    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell without rows, as one that was
-    skipped, has one row of each kind, without a head.
+    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell that lost its rows, as one
+    that was skipped, has one row of the kind, without a head.
 
     Args:
         labels: the label of each cell's source, by the cell's key.
@@ -49,12 +49,15 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
     own = [name for name in model.model_fields if name not in ("kind", "key")]
     rows, of_cell = [], []
     for number, cell in enumerate(cells):
-        of_kind = [row for row in cell["rows"] if row["kind"] == kind] if cell["rows"] else [{}]
+        of_kind = [row for row in cell["rows"] if row["kind"] == kind]
+        if not of_kind and (not cell["rows"] or cell["status"] != "ok"):
+            of_kind = [{}]
         rows += of_kind
         of_cell += [number] * len(of_kind)
     needed = {HEAD, *(name for name, field in model.model_fields.items() if field.is_required())}
     there = {name for row in rows for name in row}
     right = typed(pd.DataFrame(rows, columns=[name for name in own if name in there or name in needed]), model)
+    left = left.drop(columns=[name for name in left if name in own])  # a number of the row, as the time of a round
     return pd.concat([left.take(of_cell).reset_index(drop=True), right], axis=1)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -30,7 +30,9 @@ HEAD = "head"
 
 
 def _number(value: object) -> object:
-    """A number as JSON has it: infinity is a text."""
+    """A number as JSON has it: infinity is a text, and what is not a number is null."""
+    if value != value:
+        raise ValueError("expected a number, got NaN")
     return decode_inf(value) if value in ("inf", "-inf") else value
 
 
@@ -39,6 +41,7 @@ Value = Annotated[
     BeforeValidator(_number),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}, {"type": "null"}]}),
 ]
+Known = Annotated[float, Field(ge=0)]  # a count: absent where it is not measured, but never null
 Options = Annotated[str, said("the method's options that differ from their defaults, as k=v,k=v")]
 
 
@@ -46,6 +49,9 @@ class Line(BaseModel):
     """A line of ``rows.jsonl``. Fields that a later version adds are left out."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+
+L = TypeVar("L", bound=Line)
 
 
 class CellLine(Line):
@@ -92,9 +98,10 @@ class HeadRow(Row):
     head: Annotated[Count | None, said("the head; null for numbers of the whole model")] = None
 
 
-def with_metrics(name: str, base: type[Row], metrics: Iterable[Metric]) -> type[Row]:
-    """A kind of rows that has a number for each of the metrics too."""
-    fields: dict[str, Any] = {metric.name: (Annotated[Value, said(metric.meaning)], None) for metric in metrics}
+def with_metrics(name: str, base: type[L], metrics: Iterable[Metric]) -> type[L]:
+    """A kind of lines that has a number for each of the metrics too."""
+    types = {metric: Known if metric.unit == "rows" else Value for metric in metrics}
+    fields: dict[str, Any] = {metric.name: (Annotated[of, said(metric.meaning)], None) for metric, of in types.items()}
     return create_model(name, __base__=base, __doc__=base.__doc__, **fields)
 
 

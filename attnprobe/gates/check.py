@@ -162,7 +162,8 @@ class GateResult:
 
 
 def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
-    """One result for each gate and each requested row that it covers, in this order.
+    """One result for each gate and each requested row that it covers, in this order: rows of the first table that has
+    the gate's metric.
 
     Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
     gate that covers no requested row, or none at one of the places that it lists, are failures. Of certified
@@ -176,8 +177,8 @@ def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
     rows = [row for row in rows if row.get("requested", not row.get("reference"))]
     results = []
     for gate in gates:
-        tables = {row.get("table") for row in rows if gate.metric in (row.get("metrics") or {})}
-        covered = [row for row in rows if gate.covers(row) and (row.get("table") in tables or not tables)]
+        tables = [row.get("table") for row in rows if gate.metric in (row.get("metrics") or {})]
+        covered = [row for row in rows if gate.covers(row) and row.get("table") in (tables[:1] or [row.get("table")])]
         results += [_result(gate, row) for row in covered]
         if not covered:
             results.append(GateResult(gate, "", None, _nothing(gate, rows)))

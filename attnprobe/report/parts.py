@@ -14,7 +14,7 @@ from ..errors import UsageError, unknown
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
-from ..frame.rows import RowTypes
+from ..frame.rows import CELL, RowTypes
 from ..show.shown import Catalogue, Shown
 from ..tables.console import Header
 from ..tables.view import View
@@ -51,7 +51,10 @@ def _shown(run: Run, command: str, header: Header, drawing: Drawing | None) -> S
     style = drawing.style if drawing is not None else "paper"
     frame = cache(partial(run.frame, command=command))
     inputs = View(command, header, [], []).of_run(run.path).inputs
-    return Shown(command, Catalogue.of(command), frame, header, str(run.path), style=style, inputs=inputs)
+    catalogue = Catalogue.of(command)
+    if catalogue.conditions is not None:
+        header = replace(header, remarks=[*header.remarks, *catalogue.conditions(frame(CELL))])
+    return Shown(command, catalogue, frame, header, str(run.path), style=style, inputs=inputs)
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:

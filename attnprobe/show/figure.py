@@ -83,7 +83,7 @@ class Figure:
         guides: see `Guide`. flags: boolean columns of `summary`, or queries, and what the legend says of their points.
         best_first: whether series are ordered by their values, the least first.
         note: what the legend has beside a series: ``correlation`` is Spearman's ρ of its points; ``exponent`` is b of
-            the fit y ~ x^b.
+            the fit y ~ x^b. noted: a query of the points that the note is of, by their ``along`` and ``value``.
         several: a column; with one value alone, there is nothing to draw.
         square: whether cells are squares without ticks, as entries of a matrix.
 
@@ -115,6 +115,7 @@ class Figure:
     flags: Mapping[str, str] = field(default_factory=lambda: FLAGS, hash=False)
     best_first: bool = False
     note: str = ""
+    noted: str = ""
     square: bool = False
     several: str = ""
     apart: tuple[str, ...] = APART

@@ -33,6 +33,7 @@ from .looks import (
 )
 from .points import LOST, VALUE, Data, Panel, Rows
 
+FEWEST = {"correlation": 3, "exponent": 2}  # places of points that a note is of
 FEW = 12  # points of a line, each with its marker
 MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to that of the next line, of the axes
 OPAQUE = 0.13  # of bands
@@ -94,7 +95,7 @@ def noted(note: str, groups: Sequence[Rows]) -> str:
     )
     known = np.isfinite(along) & np.isfinite(value)
     along, value = along[known], value[known]
-    if not note or len(set(along)) < 3:
+    if not note or len(set(along)) < FEWEST[note]:
         return ""
     if note == "correlation":
         from scipy.stats import spearmanr
@@ -310,7 +311,8 @@ class Brush:
             dash = dash or ("" if marker else "-")
             legend.series[series.name] = drawn_as(linestyle=dash, **filled(marker, "full", colour))
         if not series.reference:
-            legend.points.setdefault(series.name, []).append(series.points)
+            noted_of = series.points.query(self.figure.noted) if self.figure.noted else series.points
+            legend.points.setdefault(series.name, []).append(noted_of)
             counted = not self.data.sideways and ("line" not in drawn or len(series.points) <= FEW)
             legend.outside[series.name] += int(self._is_beyond(series.points).sum()) if counted else 0
             self._explain_points(drawn)

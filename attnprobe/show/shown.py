@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
+from ..frame.metric import METRICS
+from ..frame.summary import STATISTICS
 from ..grammar.foreign import one_line
 from .grid import Grid, grids, summarised
 from .table import Column, Table
@@ -25,17 +27,23 @@ NAMED = ("name", "d", "layer", "n")  # which the name of a gate's result has any
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``."""
+    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``, ``CONDITIONS``.
+
+    Attributes:
+        conditions: lines on how it was measured, from the frame of kind ``cell``; they stand above the tables.
+    """
 
     title: str
     tables: tuple[Table, ...]
     figures: tuple[Any, ...] = ()
+    conditions: Callable[[DataFrame], Sequence[str]] | None = None
 
     @classmethod
     def of(cls, command: str) -> Catalogue:
         """The catalogue of a command."""
         module = import_module(f".catalogue.{command}", __package__)
-        return cls(module.TITLE, module.TABLES, getattr(module, "FIGURES", ()))
+        further = (getattr(module, "FIGURES", ()), getattr(module, "CONDITIONS", None))
+        return cls(module.TITLE, module.TABLES, *further)
 
     @property
     def columns(self) -> list[Column]:
@@ -192,8 +200,8 @@ class Shown:
     @property
     def judged(self) -> list[dict[str, Any]]:
         """The lines that gates judge, with a mapping of statistics for each metric."""
-        by = {table.name: table.by for table in self.catalogue.tables}
-        return [_judged(by[line["table"]], line) for line in self.rows]
+        tables = {table.name: table for table in self.catalogue.tables}
+        return [_judged(tables[line["table"]], line) for line in self.rows]
 
 
 def _has(table: Table, name: str) -> bool:
@@ -204,15 +212,20 @@ def _has(table: Table, name: str) -> bool:
     return True
 
 
-def _judged(by: Sequence[str], line: Mapping[str, Any]) -> dict[str, Any]:
-    metrics: dict[str, dict[str, Any]] = {}
+def _judged(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line as gates take it. A metric that the line has one number of has it as each statistic."""
+    metrics: dict[str, dict[str, Any]] = {
+        name: {**dict.fromkeys(STATISTICS, line[name]), "count": int(line[name] is not None), "of": 1}
+        for name in table.of_groups
+        if name in METRICS
+    }
     for name, value in line.items():
         metric, dot, statistic = name.partition(".")
         if dot and "." not in statistic:
-            metrics.setdefault(metric, {})[statistic] = value
+            metrics.setdefault(metric, {"of": line["values"]})[statistic] = value
     facts = {name: value for name, value in line.items() if "." not in name}
     options = (line["name"] or "").removeprefix(line["method"] or "").removeprefix(":")
-    at = {name: line[name] for name in by if name not in NAMED and line[name] is not None}
+    at = {name: line[name] for name in table.by if name not in NAMED and line[name] is not None}
     return {"requested": not line.get("reference"), **facts, "options": options, "metrics": metrics, "at": at}
 
 

@@ -23,7 +23,7 @@ attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
-| `records.jsonl` | one line for each cell: a JSON object. A cell of `audit` is a line for each row, then one `cell` |
+| `records.jsonl` | JSON objects: one line for each cell, or a line for each of its rows and then one of kind `cell` |
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 

@@ -1,24 +1,21 @@
 """Two runs of bench side by side: rows of one run alone, what became of a status, how much rounds may differ."""
 
-import json
-
 import pytest
 from paths import GOLDEN
 
 from attnprobe.compare.chance import within_rounds
 from attnprobe.compare.drafts import _noise, timed_place
 from attnprobe.compare.runs import compare_runs
+from attnprobe.compare.times import timed_cells
 from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
 from attnprobe.errors import UsageError
-from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.frame.metric import METRICS
-
-RECORDS = GOLDEN / "runs/bench/records.jsonl"
+from attnprobe.records.read import read_records
 
 
 @pytest.fixture
 def records():
-    return [json.loads(line) for line in RECORDS.read_text().splitlines()]
+    return read_records(GOLDEN / "runs/bench")
 
 
 def without(records, method, n):
@@ -43,14 +40,14 @@ def test_rows_of_one_run_alone_are_missing_if_they_were_requested(records):
 def test_versions_that_differ_are_named_also_of_a_run_that_was_resumed(records):
     one = [record for record in records if record["requested"]][:1]
     assert compare_runs(one, one).notes == []
-    later = [{**one, "versions": {**one["versions"], "torch": "9.9"}} for one in records]
-    torch = records[0]["versions"]["torch"]
+    later = [{**one, "torch": "9.9"} for one in records]
+    torch = records[0]["torch"]
     assert compare_runs(records, later).notes == [f"torch {torch} in A, 9.9 in B"]
     assert compare_runs(records, records[:4] + later[4:]).notes == [f"torch {torch} in A, {torch} and 9.9 in B"]
 
 
 def test_times_of_other_machines_are_refused(records):
-    other = [{**one, "machine": {**one["machine"], "cpu": "another"}} for one in records]
+    other = [{**one, "cpu": "another"} for one in records]
     with pytest.raises(UsageError, match="different machines: cpu .* in A, another in B"):
         compare_runs(records, other)
     with pytest.raises(UsageError, match="different machines: one of them on several"):
@@ -60,7 +57,7 @@ def test_times_of_other_machines_are_refused(records):
 def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(records):
     failed = [dict(one) for one in records]
     place = next(i for i, one in enumerate(failed) if (one["method"], one["n"]) == ("linear", 16))
-    failed[place] |= {"status": "failed", "reason": "a bad day", "metrics": {}}
+    failed[place] |= {"status": "failed", "reason": "a bad day", "rows": []}
     for a, b, verdict, reason in (
         (records, failed, "worse", "ok became failed"),
         (failed, records, "better", "failed became ok"),
@@ -85,7 +82,7 @@ def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(recor
     ],
 )
 def test_a_time_is_better_or_worse_beyond_the_noise_alone(records, a, b, noise, verdict):
-    place = timed_place(timed_rows(records)[0])
+    place = timed_place(timed_cells(records)[0])
     row = {**place, **numbers(a, b), "metric": "ratio_to_exact"}
     (actual,) = with_verdicts([Draft(row, METRICS["ratio_to_exact"], within_rounds(noise))], 0.05, 0.05)
     assert actual["verdict"] == verdict
@@ -95,18 +92,24 @@ def test_a_time_is_better_or_worse_beyond_the_noise_alone(records, a, b, noise, 
 
 @pytest.mark.parametrize("more, verdict", [(2**20, "same"), (2**20 + 1, "worse")])
 def test_memory_within_the_pages_of_an_allocator_is_the_same(records, more, verdict):
-    place = timed_place(timed_rows(records)[0])
+    place = timed_place(timed_cells(records)[0])
     row = {**place, **numbers(2.0**20, 2.0**20 + more), "metric": "peak_bytes"}
     (actual,) = with_verdicts([Draft(row, METRICS["peak_bytes"], within_rounds(0.0))], 0.05, 0.05)
     assert actual["verdict"] == verdict
 
 
 def test_the_noise_of_a_ratio_is_no_less_than_that_of_exact_attention_with_itself():
-    quiet = {"ratio_to_exact": 2.0, "ratio_spread": 0.1, "seconds": 4.0, "seconds_spread": 0.3, "noise_floor": 1.0}
-    loud = {**quiet, "ratio_spread": 0.2, "seconds_spread": 0.5, "noise_floor": 0.75}
+    quiet = {
+        "ratio_to_exact": 2.0,
+        "ratio_to_exact_spread": 0.1,
+        "seconds": 4.0,
+        "seconds_spread": 0.3,
+        "noise_floor": 1.0,
+    }
+    loud = {**quiet, "ratio_to_exact_spread": 0.2, "seconds_spread": 0.5, "noise_floor": 0.75}
     assert _noise(quiet, quiet, "ratio_to_exact") == 0.2
     assert _noise(quiet, loud, "ratio_to_exact") == 0.5  # 0.25 of 2, above 0.1 + 0.2
     assert _noise(quiet, {**loud, "noise_floor": 0.875}, "ratio_to_exact") == pytest.approx(0.3)
     assert _noise(quiet, loud, "seconds") == 0.8
     assert _noise({**quiet, "noise_floor": None}, {**loud, "noise_floor": None}, "ratio_to_exact") == pytest.approx(0.3)
-    assert _noise({**quiet, "ratio_spread": None}, loud, "ratio_to_exact") is None
+    assert _noise({**quiet, "ratio_to_exact_spread": None}, loud, "ratio_to_exact") is None

@@ -19,6 +19,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error.columns import MEAN
 from attnprobe.experiments.error.view import best_errors, error_tables, summarise
 from attnprobe.records.file import LOWER_BOUND
+from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header
 
 WORSE, BETTER = 2 * [1.0, 2.0, 3.0, 4.0], 2 * [0.5, 1.25, 2.5, 2.5]
@@ -554,9 +555,9 @@ def test_two_runs_of_inject_are_compared(command):
 
 
 def test_times_of_two_methods_of_one_bench_are_compared():
-    records = [json.loads(line) for line in (GOLDEN / "runs/bench/records.jsonl").read_text().splitlines()]
+    records = read_records(GOLDEN / "runs/bench")
     rows = compare_runs(records, records, ["flops"], pairs=["linear=skyformer"]).compared
-    flops = {(one["method"], one["n"]): sum(one["metrics"]["flops"]) for one in records if one["metrics"].get("flops")}
+    flops = {(one["method"], one["n"]): one["flops"] for one in records}
     assert {row["method"] for row in rows} == {"linear → skyformer"}
     assert {row["n"]: (row["a"], row["b"]) for row in rows} == {
         n: (flops["linear", n], flops["skyformer", n]) for n in (16, 32, 64)

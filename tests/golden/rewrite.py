@@ -82,8 +82,8 @@ MEASURED = {  # small runs whose records, manifest and notes are compared, by a 
     },
 }
 OF_THE_DAY = (  # and of the machine: times, draws by weights that are almost equal, and what compares rounding
-    "(.*_)?seconds|run|start|end|clock_mhz|load|machine|versions|git_commit|device|threads|peak_bytes|arguments|slack|"
-    "draws_hash|key|ratio_to_framework.*|rounded_rows"
+    "(.*_)?seconds|run|start|end|clock_mhz|load|machine|versions|git_commit|device|threads|cpu|cores|system|torch|python|attnprobe|"
+    "peak_bytes|arguments|slack|draws_hash|key|ratio_to_framework.*|ratio_to_exact|rounded_rows"
 )
 CASES = {  # of keys alone, by command
     "error": [
@@ -139,7 +139,7 @@ CASES = {  # of keys alone, by command
         "--eps 1e-7 --target softmax --condition-tokens 8",
     ],
 }
-OF_ROWS = ("audit",)  # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
+OF_ROWS = ("audit", "bench")  # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -187,7 +187,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("inject", "latex"),
             ("theory", "github"),
             ("stability", "latex"),
-            ("bench", "md --columns time"),
+            ("bench", "md --columns seconds.median"),
             ("audit", "github"),
         )
     ],
@@ -204,7 +204,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         f"report {run} --plot none --columns {some}"
         for run, some in (
             ("audit", "rate.mean,worst.max"),
-            ("bench", "memory,limit"),
+            ("bench", "peak_bytes.max,kv_read.mean"),
             ("budget", "ε,status"),
             ("condition", "cond,change"),
             ("error", "median,status"),
@@ -231,6 +231,8 @@ READINGS["answers"] = []  # the file holds its own command lines: add one there,
 READINGS["requests"] = []  # what commands and their options are declared to be
 READINGS["records"] = []  # the page of the reference about records, and their JSON Schema
 LATER = ("LATER", "DRAWN", "LESS", "ODD")  # numbers differ; so do draws; records are missing; `_odd`
+FACTORS = (0.5, 0.97, 1.0, 1.02, 1.4)  # of the numbers of a later run
+COSTS = ("peak_bytes", "flops", "leading_flops")  # numbers on the lines that end cells
 LOST = ("skipped", "failed", "diverged")
 LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
 PARTS = ("profile", "lines", "singular_values", "steps")
@@ -506,7 +508,9 @@ def later(command: str, kind: str) -> None:
     shutil.copytree(RUNS / command, Path(command) / kind)
     path = Path(command) / kind / "records.jsonl"
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    if kind == "LESS":
+    if any("schema" not in record for record in records):
+        records = _changed_rows(records)
+    elif kind == "LESS":
         records = [record for record in records if int(record["key"][0], 16) % 4]
     elif kind == "ODD":
         records = [odd for record in records for odd in _odd(record)]
@@ -518,12 +522,27 @@ def later(command: str, kind: str) -> None:
 
 def _changed(record: dict[str, Any], drawn: bool) -> dict[str, Any]:
     number = int(record["key"][:4], 16)
-    factor = (0.5, 0.97, 1.0, 1.02, 1.4)[number % 5]
+    factor = FACTORS[number % len(FACTORS)]
     changed = {**record, "metrics": {name: _scaled(value, factor) for name, value in record["metrics"].items()}}
     if drawn and record.get("draws_hash"):
         changed |= {"draws_hash": record["draws_hash"][::-1], "seed": record["seed"] + 10}
     if record["requested"] and number % 13 == 0:
         changed |= {"status": "failed", "reason": "out of memory", "metrics": {}}
+    return changed
+
+
+def _changed_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of a run whose cells are rows, with other numbers; some cells failed."""
+    failed = {line["key"] for line in lines if line.get("requested") and int(line["key"][:4], 16) % 13 == 0}
+    changed = []
+    for line in lines:
+        if "schema" in line and line["key"] in failed:
+            changed.append({**line, "lines": 0, "status": "failed", "reason": "out of memory"})
+        elif line["key"] not in failed:
+            factor = FACTORS[int(line["key"][:4], 16) % len(FACTORS)]
+            known = COSTS if "schema" in line else line.keys() - {"ratio_to_exact"}  # of two times that are scaled
+            numbers = {name: _scaled(line[name], factor) for name in known if name in line}
+            changed.append({**line, **numbers})
     return changed
 
 
@@ -593,8 +612,9 @@ def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     from attnprobe.records.file import identity_facts
 
     actual = []
-    for record in _records("bench", arguments):
+    for record in (line for line in _records("bench", arguments) if "schema" in line):
         named = {name: record[name] for name in DETERMINING}
+        named["options"] = dict(pair.split("=") for pair in record["options"].split(",") if pair)
         actual.append(
             ({**named, "heads": None, "source": identity_facts(record["source"]), **_asked(arguments)}, record)
         )

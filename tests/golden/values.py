@@ -74,7 +74,7 @@ SELECTIONS = {
 
 PLACE = ("source", "window", "repeat", "layer", "head", "method", "options", "d", "n", "target")
 NOT_COMPARED = re.compile(  # times, memory, and quotients and counts of roundings
-    "(.*_)?seconds|peak_bytes|slack|ratio_to_framework.*|rounded_rows"
+    "(.*_)?seconds|ratio_to_exact|peak_bytes|slack|ratio_to_framework.*|rounded_rows"
 )
 COLUMNS = ("index", "step", "trial", "k", "key", "query", "kv_head", "head")  # dimensions that lines list
 STATISTICS = ("mean", "se", "median", "p10", "p90", "count")
@@ -151,8 +151,14 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
             rows = []
 
 
-DIMENSIONS = ("quantity", "per", "epsilon", "delta")  # of rows: where a number stands, beside the place of its cell
-OF_CELLS = ("trials",)  # numbers on the lines that end cells
+DIMENSIONS = (
+    "quantity",
+    "per",
+    "epsilon",
+    "delta",
+    "round",
+)  # of rows: where a number stands, beside the place of its cell
+OF_CELLS = ("trials", "flops", "leading_flops")  # numbers on the lines that end cells
 
 
 def _of_rows(place, cell):
@@ -274,14 +280,6 @@ def _of_budget(place, record):
         yield from _of_heads(place | {"d": tried["d"]}, tried["heads"], lists)
 
 
-def _of_bench(place, record):
-    for name, values in record["metrics"].items():
-        if name in ("flops", "leading_flops"):
-            yield place, name, values[0]
-        elif not NOT_COMPARED.fullmatch(name):
-            yield from _of_heads(place, record["heads"], {name: values})
-
-
 def _of_inject(place, record):
     place = place | {"layers": ",".join(map(str, record["layers"]))}
     for name, values in record["metrics"].items():
@@ -319,7 +317,6 @@ OF_COMMAND = {
     "condition": _of_condition,
     "theory": _of_theory,
     "budget": _of_budget,
-    "bench": _of_bench,
     "inject": _of_inject,
     "stability": _of_stability,
 }

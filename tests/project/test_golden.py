@@ -12,6 +12,7 @@ from itertools import zip_longest
 import pytest
 from golden import rewrite as golden
 
+from attnprobe.compare.verdicts import MACHINE
 from attnprobe.records.file import cell_key
 
 KNOWN = json.loads(golden.KEYS.read_text(encoding="utf-8"))
@@ -78,7 +79,7 @@ def test_older_runs_resume(command, arguments):
 def test_older_benches_resume_on_their_machine(arguments):
     records = [record for _, record in golden.bench_cells(arguments)]
     keys = [
-        cell_key(**determinants, machine=record["machine"])
+        cell_key(**determinants, machine={name: record[name] for name in MACHINE})
         for determinants, record in zip(KNOWN["bench"][arguments], records, strict=True)
     ]
     assert [record["key"] for record in records] == keys

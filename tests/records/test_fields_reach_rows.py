@@ -19,7 +19,6 @@ NOT_IN_ROWS = {
 RENAMED = {"heads": "head", "output_spectral_relative": "error"}  # the latter of condition
 ELSEWHERE = (*NOT_IN_ROWS, "tried")  # the budgets that were tried are not those that hold
 OF_NO_D = {"budget": {"d"}}  # a row is of all budgets, and has statistics of those that hold
-OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flops")  # of bench: a median of rounds
 
 
 def leaves(value, name=""):
@@ -57,11 +56,7 @@ def lost(record, rows):
         found["head"] = set(record["heads"])
     for name, value in leaves({key: item for key, item in record.items() if key not in NOT_IN_ROWS}):
         names = {RENAMED.get(part, part) for part in parts(name)}
-        if names & set(OF_ALL_HEADS) and record["command"] == "bench":
-            kept = bool(names & found.keys())
-        else:
-            kept = str(value) in found or any(value in found.get(one, ()) for one in names | parts(name))
-        if not kept:
+        if str(value) not in found and not any(value in found.get(one, ()) for one in names | parts(name)):
             yield name
 
 

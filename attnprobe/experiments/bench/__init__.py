@@ -89,7 +89,8 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 @dataclass(frozen=True, kw_only=True)
 class BenchOutput(Output, Gates):
     plots: tuple[str, ...] = plots_option(
-        "Draw time and memory against n, and error against cost, into figures/.", "bench"
+        "Draw time and memory against n, and error against cost, into figures/; bench (--plot alone) is all of these.",
+        *("bench", "bench-time", "bench-memory", "bench-pareto"),
     )
     gates: tuple[str, ...] = gates_option("a statistic (default: mean) over rounds of a requested method")
 

@@ -7,16 +7,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 import torch
 
 from ...errors import Unsupported, UsageError
+from ...frame.rows import head_rows
 from ...metrics import ExactOutput, output_errors
 from ...metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from ...qkv import QKV
 from ...records.file import cell_key, identity_facts
-from ...reference import exact_output
+from ...reference import exact_output, fused_output
 from ...run.cells import Cells, Done, Place, Result, title
 from ...run.costs import PROCESS, Cost, is_quadratic, work_of_method
 from ...run.inputs import InputKeeper
@@ -146,7 +148,7 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
     command = "bench"
     shape = SHAPE
     exclusive: ClassVar[bool] = True
-    blank = {"metrics": {}, "draws_hash": None, "gradient": None, "load": None, "clock_mhz": None}
+    blank = {"draws_hash": None, "gradient_of": None, "load": None, "clock_mhz": None}
 
     def __init__(self, request: BenchRequest, notify: Callable[[str], None], timings: Timings) -> None:
         source, self.planned = bench_prepared(request, notify)
@@ -183,8 +185,9 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
             "backward": cell.work.backward,
             "reference": not requested,
             "requested": requested,
-            "machine": self.machine,
-            "versions": self.versions,
+            "rounds": self.request.rounds,
+            **self.machine,
+            **self.versions,
         }
 
     def source_name(self, place: Place) -> str:
@@ -268,6 +271,9 @@ class _Bench:
             self.show(f"{names[key]}, call {at + 1} of {total}", begun)
 
         seconds = interleaved({"exact": exact, **timed}, self.request.rounds, self.qkv.device, show)
+        with attempt() as tried:
+            exact.check()
+        beside = seconds["exact"] if tried.ok else [None] * self.request.rounds
         finished: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as folder:
             if self.request.memory:
@@ -279,7 +285,8 @@ class _Bench:
                 if not tried.ok:
                     result |= tried.state
                     continue
-                result["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
+                rounds = _rounds(cell, seconds[cell.key], beside)
+                result |= {"seconds": median(row["seconds"] for row in rounds), "rows": [*rounds, *result["rows"]]}
                 if self.request.memory:
                     self.show(f"memory of {title(cell)}", finished)
                     self._peak(cell, str(Path(folder) / "qkv.pt"), result)
@@ -287,16 +294,15 @@ class _Bench:
         return every
 
     def _peak(self, cell: BenchCell, path: str, result: Result) -> None:
-        device, peak = str(self.qkv.device), None
+        device = str(self.qkv.device)
         with attempt() as tried:  # the system may have killed the process; the times stay
-            peak = peak_bytes(load_call, path, cell.work, device, device=device)
+            result["peak_bytes"] = peak_bytes(load_call, path, cell.work, device, device=device)
         if not tried.ok:
             result["reason"] = f"no peak memory: {tried.reason}"
-        result["metrics"]["peak_bytes"] = [peak]
 
     def _tried(self, cell: BenchCell) -> Result:
         """The result of one call of a cell: status, reason, products, entries, errors."""
-        result: Result = {"metrics": {}}
+        result: Result = {}
         self.show(f"first call of {title(cell)}")
         with self.cells.attempt(cell.key) as tried:
             if cell.request is not None:
@@ -306,12 +312,14 @@ class _Bench:
             results: list[Any] = []
             with torch.no_grad():
                 flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
+                if cell.request is None:
+                    result["kernel"] = "own" if fused_output(self.qkv.compressed()) is None else "fused"
             if cell.work.backward:
-                result["gradient"] = differentiated(cell.work, self.qkv)
+                result["gradient_of"] = differentiated(cell.work, self.qkv)
                 flops = counted_flops(cell.work.call(self.qkv))
             approx = results[0]
-            numbers = self._numbers(cell, approx)
-            result["metrics"] = {"flops": [flops], "leading_flops": [self._leading(cell)], **numbers}
+            rows = head_rows(self.qkv.heads, self._numbers(cell, approx))
+            result |= {"flops": flops, "leading_flops": self._leading(cell), "rows": rows}
             if cell.request is not None:
                 result |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
         return result if tried.ok else result | tried.state
@@ -334,3 +342,20 @@ class _Bench:
             errors = output_errors(self.reference, approx, self.qkv)
             metrics |= {name: errors[name] for name in ERRORS}
         return {name: values.detach().double().cpu().tolist() for name, values in metrics.items()}
+
+
+def _rounds(cell: BenchCell, seconds: Sequence[float], exact: Sequence[float | None]) -> list[Result]:
+    """A row for each round: the cell's time, and that of exact attention, which the ratio is over.
+
+    Exact attention is called twice in a round. The time that ratios are over is that of its own cell, and the other one
+    is ``repeated_seconds``: how far they differ is the noise of the machine.
+    """
+    rows: list[Result] = []
+    for number, (own, over) in enumerate(zip(seconds, exact, strict=True)):
+        repeated = {}
+        if cell.request is None and over is not None:
+            own, repeated = over, {"repeated_seconds": own}
+        ratio = own / over if over else None
+        times = {"seconds": own, "exact_seconds": over, "ratio_to_exact": ratio, **repeated}
+        rows.append({"kind": "time", "round": number, **times})
+    return rows

@@ -1,86 +1,52 @@
-"""The records of ``attnprobe bench``."""
+"""The rows of ``attnprobe bench``: kind ``time`` is a round of calls, kind ``head`` what a head computes and misses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import median
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Literal
 
-from typing_extensions import TypedDict
-
-from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, said, unequal
-
-OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flops")
+from ...frame.metric import metrics
+from ...frame.rows import CellLine, HeadRow, Row, RowTypes, Value, with_metrics
+from ...records.shapes import Count, said
+from . import ERRORS
 
 
-class Machine(TypedDict):
-    """The machine."""
+class BenchLine(CellLine):
+    """One method, or exact attention, at one n: its costs for all heads together, and the machine."""
 
-    device: str
-    cpu: str | None
-    threads: Count
-    cores: Count | None
-    system: str | None
+    cost: Annotated[str | None, said("the method's leading cost")] = None
+    kernel: Annotated[
+        Literal["fused", "own"] | None,
+        said("of exact attention: torch's fused kernel, or attnprobe's own where torch has none for the inputs"),
+    ] = None
+    rounds: Annotated[Count | None, said("the number of rounds that were asked for")] = None
+    backward: Annotated[bool | None, said("whether gradients are timed too")] = None
+    gradient_of: Annotated[str | None, said("those of Q, K and V that a gradient reaches")] = None
+    load: Annotated[Value, said("the load average of the machine")] = None
+    clock_mhz: Annotated[Value, said("the clock of the processor")] = None
+    device: Annotated[str | None, said("the device")] = None
+    cpu: Annotated[str | None, said("the processor")] = None
+    threads: Annotated[Count | None, said("threads of torch")] = None
+    cores: Annotated[Count | None, said("cores of the machine")] = None
+    system: Annotated[str | None, said("the operating system")] = None
+    torch: Annotated[str | None, said("the version of torch")] = None
+    python: Annotated[str | None, said("the version of Python")] = None
+    attnprobe: Annotated[str | None, said("the version of attnprobe")] = None
 
 
-class Versions(TypedDict):
-    """The versions."""
+class TimeRow(Row):
+    """A round: each call is timed once, in turn with exact attention."""
 
-    torch: str | None
-    python: str
-    attnprobe: str
+    round: Annotated[Count, said("the number of the round, from 0")]
 
 
-class BenchRecord(Place):
-    """The cost of one method, or of exact attention, at one n."""
-
-    method: Annotated[str, said("the method; exact is exact attention")]
-    machine: Annotated[Machine, said("the machine")]
-    versions: Annotated[Versions, said("versions and devices")]
-    reference: Annotated[bool, said("true for a yardstick such as exact attention")]
-    requested: Annotated[bool, said("false for rows that attnprobe added")]
-    metrics: Annotated[
-        dict[str, PerHead],
-        said(
-            "lists by name: seconds and exact_seconds round by round; peak_bytes, flops and leading_flops "
-            "of all heads; the others with one number for each head"
+SHAPE = RowTypes(
+    {
+        "time": with_metrics(
+            "BenchTime", TimeRow, metrics("seconds", "exact_seconds", "ratio_to_exact", "repeated_seconds")
         ),
-    ]
-    cost: NotRequired[Annotated[str | None, said("the method's leading cost")]]
-    backward: NotRequired[Annotated[bool, said("whether gradients are timed too")]]
-    gradient: NotRequired[Annotated[str | None, said("what the gradient is of")]]
-    load: NotRequired[Annotated[Number | None, said("the load average of the machine")]]
-    clock_mhz: NotRequired[Annotated[Number | None, said("the clock of the processor")]]
-
-
-def _problems(record: BenchRecord) -> Iterator[str]:
-    own = {name: values for name, values in record["metrics"].items() if name not in OF_ALL_HEADS}
-    yield from unequal("metrics.", own, record["heads"])
-    for name in ("seconds", "exact_seconds"):
-        if None in record["metrics"].get(name, ()):
-            yield f"field metrics.{name}: expected a number for each round, got null"
-    for name in OF_ALL_HEADS:
-        if any(value is not None and value < 0 for value in record["metrics"].get(name, ())):
-            yield f"field metrics.{name}: expected no number below 0"
-
-
-def _rows(record: BenchRecord) -> Iterator[dict[str, Any]]:
-    metrics = record["metrics"]
-    shared = flat("machine", record["machine"]) | flat("versions", record["versions"])
-    for name in OF_ALL_HEADS:
-        known = [value for value in metrics.get(name) or () if value is not None]
-        shared[name] = median(known) if known else None
-    for index, head in enumerate(record["heads"]):
-        own = {name: values[index] for name, values in metrics.items() if name not in OF_ALL_HEADS}
-        yield shared | {"head": head} | own
-
-
-COLUMNS = {
-    "seconds": "time of all heads together, the median of the rounds",
-    "exact_seconds": "the same of exact attention",
-    **{name: "of all heads together" for name in OF_ALL_HEADS[2:]},
-    "METRIC": "each other metric of the head, by its name",
-    "machine[NAME]": "a fact of the machine",
-    "versions[NAME]": "the version of a program",
-}
-SHAPE = Shape(BenchRecord, _problems, _rows, COLUMNS)
+        "head": with_metrics(
+            "BenchHead", HeadRow, metrics("visited", "scored", "kv_read", *ERRORS, "guarded_rows", "rounded_rows")
+        ),
+    },
+    with_metrics("BenchCell", BenchLine, metrics("peak_bytes", "flops", "leading_flops")),
+)

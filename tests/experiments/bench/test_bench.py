@@ -10,18 +10,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
-from showing import files_of
 
 from attnprobe.compare.runs import compare_runs
+from attnprobe.compare.times import timed_cells
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.bench import GATED as BENCH
-from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
+from attnprobe.experiments.bench import BenchRequest, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
-from attnprobe.experiments.bench.timing import ERROR, bench_summary, exponent, growth
-from attnprobe.experiments.bench.view import bench_judged, timed_rows
-from attnprobe.figures.costs import Point, frontier
+from attnprobe.frame.read import frame_of
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
@@ -31,11 +28,13 @@ from attnprobe.operators.precision import product
 from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
+from attnprobe.report import open_run, views
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.run.provenance import machine
+from attnprobe.show.catalogue.bench import exponent, growth
+from attnprobe.show.shown import Catalogue, Shown
 from attnprobe.sources import RandomSource
-
-CONTRACT = {"method", "n", "d", "seconds", "peak_bytes", "flops", "visited", "ratio_to_exact"}
+from attnprobe.tables.console import Header
 
 
 def inputs(n=64, heads=2, p=8):
@@ -179,42 +178,86 @@ def by_name(records):
     return {(one["method"], one["n"], one["d"]): one for one in records}
 
 
+def of_kind(cell, kind):
+    """The rows of one kind of a cell."""
+    return [row for row in cell["rows"] if row["kind"] == kind]
+
+
 def test_records_say_what_was_measured_and_under_what_conditions(tmp_path):
     records = measured(tmp_path, memory=True, errors=True).records
     assert [(one["method"], one["n"]) for one in records] == [
         (name, n) for n in (32, 64) for name in ("exact", "vmean", "performer", "linear")
     ]
+    where = machine("cpu")
     for one in records:
-        metrics = one["metrics"]
+        rounds = of_kind(one, "time")
         assert one["status"] == "ok" and one["command"] == "bench" and one["heads"] == [0, 1]
-        assert len(metrics["seconds"]) == len(metrics["exact_seconds"]) == 2
-        assert metrics["peak_bytes"][0] is None or metrics["peak_bytes"][0] >= 0
-        assert one["machine"] == machine("cpu") and set(one["versions"]) == {"attnprobe", "python", "torch"}
+        assert [row["round"] for row in rounds] == [0, 1] and one["rounds"] == 2
+        assert one["seconds"] == pytest.approx(sum(row["seconds"] for row in rounds) / 2)
+        assert all(row["ratio_to_exact"] == row["seconds"] / row["exact_seconds"] for row in rounds)
+        assert one["peak_bytes"] is None or one["peak_bytes"] >= 0
+        assert {name: one[name] for name in where} == where and all(one[name] for name in ("torch", "python"))
         assert one["load"] >= 0 and (one["clock_mhz"] is None or one["clock_mhz"] > 0)
+        assert [row["head"] for row in of_kind(one, "head")] == [0, 1]
     actual = by_name(records)
-    assert actual["exact", 64, None]["metrics"]["flops"] == [2 * 2 * 2 * 64 * 64 * 8]
-    assert actual["performer", 64, 8]["metrics"]["visited"] == [2 * 64 * 8] * 2
-    assert len(actual["performer", 64, 8]["metrics"]["output_spectral_relative"]) == 2
-    assert "output_spectral_relative" not in actual["exact", 64, None]["metrics"]
+    assert actual["exact", 64, None]["flops"] == 2 * 2 * 2 * 64 * 64 * 8
+    assert [row["visited"] for row in of_kind(actual["performer", 64, 8], "head")] == [64 * 2 * 8] * 2
+    assert all("output_spectral_relative" in row for row in of_kind(actual["performer", 64, 8], "head"))
+    assert of_kind(actual["exact", 64, None], "head") == [
+        {"kind": "head", "head": head, "visited": 64**2} for head in (0, 1)
+    ]
 
 
-def test_rows_hold_what_the_contract_says(tmp_path):
-    rows = timed_rows(measured(tmp_path).records)
-    assert all(set(row) >= CONTRACT for row in rows)
-    for row in rows:
-        ours, other = row["seconds_rounds"], [t / r for t, r in zip(row["seconds_rounds"], [1, 1], strict=True)]
-        assert row["seconds"] == pytest.approx(sum(ours) / 2) and row["seconds_spread"] == pytest.approx(
-            abs(ours[0] - other[1]) / 4
-        )
-        assert row["ratio_to_exact"] > 0 and row["peak_bytes"] is None and row["error"] is None
-    [exact] = [row for row in rows if row["method"] == "exact" and row["n"] == 64]
-    assert exact["visited"] == 2 * 64**2 and exact["visited_fraction"] == 1 and exact["reference"]
+def test_a_round_is_a_row_and_a_head_is_a_row(tmp_path):
+    measured(tmp_path)
+    run = open_run(tmp_path / "r")
+    rounds, heads = run.frame("time"), run.frame()
+    assert len(rounds) == 8 * 2 and len(heads) == 8 * 2
+    assert (rounds["ratio_to_exact"] == rounds["seconds"] / rounds["exact_seconds"]).all()
+    medians = rounds.groupby("key")["seconds"].median()
+    assert (heads["seconds"] == heads["key"].map(medians)).all()
+    exact = rounds.query("method == 'exact'")
+    assert (exact["ratio_to_exact"] == 1).all() and exact["repeated_seconds"].notna().all() and exact["reference"].all()
+    assert set(exact["kernel"]) == {"fused"}
+
+
+def test_exact_attention_by_the_own_kernel_is_not_called_fused(tmp_path, monkeypatch):
+    """Torch refuses its kernel in half precision on some processors."""
+
+    def refused(*_, **__):
+        raise RuntimeError("pack_vnni2 is only supported when avx512 is supported")
+
+    measured(tmp_path, "torch", n=(32,))
+    monkeypatch.setattr("attnprobe.reference.attention", refused)
+    measured(tmp_path, "own", n=(32,))
+    for name, kernel in (("torch", "fused"), ("own", "attnprobe's kernel")):
+        [shown] = views(open_run(tmp_path / name))
+        assert f"exact ({kernel})" in shown.text("table"), name
+        assert f"exact ({kernel})" in shown.text("md"), name
+
+
+def test_without_a_time_of_exact_attention_there_is_no_ratio(tmp_path, monkeypatch):
+    """Its call raises in a round; the time of a call that does nothing was taken for its time."""
+    calls = []
+
+    def tired(qkv):
+        calls.append(1)
+        if len(calls) > 2:
+            raise RuntimeError("tired")
+        return qkv.v.clone()
+
+    monkeypatch.setattr("attnprobe.experiments.bench.calls.own_output", tired)
+    actual = by_name(measured(tmp_path, methods=("linear",), n=(64,)).records)
+    assert actual["exact", 64, None]["status"] == "failed" and "tired" in actual["exact", 64, None]["reason"]
+    rounds = of_kind(actual["linear", 64, None], "time")
+    assert all(row["seconds"] > 0 and row["exact_seconds"] is row["ratio_to_exact"] is None for row in rounds)
 
 
 def test_a_run_is_gone_on_with_and_forced(tmp_path):
     first = measured(tmp_path)
+    before = read_records(tmp_path / "r")
     again = measured(tmp_path)
-    assert first.measured == 8 and again.measured == 0 and again.records == first.records
+    assert first.measured == 8 and again.measured == 0 and again.records == before
     more = measured(tmp_path, n=(32, 64, 48))
     assert more.measured == 4 and more.done_before == 8
     assert measured(tmp_path, rounds=3).done_before == 0 and measured(tmp_path, backward=True).done_before == 0
@@ -225,8 +268,7 @@ def test_what_is_missing_of_a_length_is_measured_beside_exact_attention(tmp_path
     before = measured(tmp_path, methods=("linear",))
     after = measured(tmp_path, methods=("linear,performer",))
     assert after.measured == 2 and after.done_before == before.measured == 6
-    rows = {(row["method"], row["n"]): row for row in timed_rows(after.records)}
-    assert rows["performer", 64]["ratio_to_exact"] > 0
+    assert all(row["ratio_to_exact"] > 0 for row in of_kind(by_name(after.records)["performer", 64, 8], "time"))
 
 
 def test_yardsticks_stop_at_their_length_with_the_reason(tmp_path):
@@ -282,10 +324,13 @@ def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, 
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=tired))
     actual = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,)).records)
     assert actual["efficient", 64, None]["status"] == "failed" and "tired" in actual["efficient", 64, None]["reason"]
-    assert actual["performer", 64, 8]["status"] == "ok" and len(actual["performer", 64, 8]["metrics"]["seconds"]) == 2
+    assert actual["performer", 64, 8]["status"] == "ok" and len(of_kind(actual["performer", 64, 8], "time")) == 2
+    [shown] = views(open_run(tmp_path / "r"))
+    assert "efficient: RuntimeError: tired" in shown.text("table")  # of its rows, those of its heads are there
+    before = by_name(read_records(tmp_path / "r"))
     again = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,), retry_failed=True).records)
     assert again["efficient", 64, None]["reason"] == "RuntimeError: tired"
-    assert again["performer", 64, 8] == actual["performer", 64, 8]
+    assert again["performer", 64, 8] == before["performer", 64, 8]
 
 
 def test_a_process_that_dies_leaves_the_times(tmp_path, monkeypatch):
@@ -295,7 +340,7 @@ def test_a_process_that_dies_leaves_the_times(tmp_path, monkeypatch):
     monkeypatch.setattr("attnprobe.experiments.bench.measure.peak_bytes", killed)
     actual = by_name(measured(tmp_path, methods=("linear",), n=(32,), memory=True).records)["linear", 32, None]
     assert actual["status"] == "ok" and actual["reason"] == "no peak memory: RuntimeError: killed"
-    assert actual["metrics"]["peak_bytes"] == [None] and len(actual["metrics"]["seconds"]) == 2
+    assert "peak_bytes" not in actual and len(of_kind(actual, "time")) == 2
 
 
 FORMS = {
@@ -361,13 +406,13 @@ def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path,
     actual = by_name(measured(tmp_path, methods=("performer,efficient,linear",), backward=True, n=(64,)).records)
     assert actual["linear", 64, None]["status"] == "skipped"
     assert actual["linear", 64, None]["reason"] == "does not differentiate: no second way"
-    assert actual["exact", 64, None]["gradient"] == "QKV" and actual["vmean", 64, None]["gradient"] == "V"
-    assert actual["performer", 64, 8]["gradient"] == "QKV"
+    assert actual["exact", 64, None]["gradient_of"] == "QKV" and actual["vmean", 64, None]["gradient_of"] == "V"
+    assert actual["performer", 64, 8]["gradient_of"] == "QKV"
     assert actual["efficient", 64, None]["status"] == "skipped"
     assert actual["efficient", 64, None]["reason"] == "does not differentiate: no gradient reaches its output"
     forward = counted_flops(lambda: Work("performer", 8).run(inputs()))
-    assert actual["performer", 64, 8]["metrics"]["flops"][0] > 2 * forward
-    assert actual["performer", 64, 8]["metrics"]["leading_flops"] == [None]
+    assert actual["performer", 64, 8]["flops"] > 2 * forward
+    assert actual["performer", 64, 8]["leading_flops"] is None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
@@ -392,44 +437,106 @@ def test_inputs_that_no_memory_holds_are_refused_before_they_are_made():
         RandomSource(2, 8, "cpu").check(fits + 1, 1, [0])
 
 
-PLACE = {"source": None, "layer": 0, "target": "softmax", "backward": False, "weights": None, "options": {}}
+def benched(ratio=2.0, spread=0.0, floor=1.0, peak=2**21, error=None, **fields):
+    """Cells of performer and of exact attention, which is timed twice, in five rounds of one machine."""
+    steps = [-2 * spread, -spread, 0.0, spread, 2 * spread]  # half the range of their quartiles is the spread
+    place = {"schema": 2, "kind": "cell", "command": "bench", "target": "softmax", "n": 64, "layer": 0, "window": 0}
+    state = {"source": {}, "options": "", "heads": [0, 1], "status": "ok", "reason": None, "family": "x"}
+    state |= {"cost": "n d p", "peak_bytes": peak, "flops": 8.0, "rounds": 5, "backward": False}
+    facts = {"device": "cpu", "cpu": "any", "threads": 2, "cores": 2, "system": "any"}
+    known = {"torch": "2", "python": "3", "attnprobe": "0"}
+    here = {**place, **state, **facts, **known, "load": 0.5} | fields
+
+    def cell(name, times, repeated, own):
+        one = {**here, "method": name, **own}
+        key = "-".join(str(one[part]) for part in ("method", "n", "layer", "d"))
+        rows = rounds_of(times, repeated=repeated)
+        rows += [{"kind": "head", "head": head, "output_spectral_relative": error} for head in (0, 1)]
+        return {**one, "key": key, "rows": rows, "lines": len(rows), "seconds": sorted(times)[2]}
+
+    ours = {"d": 8, "requested": True, "reference": False}
+    exact = {"d": None, "requested": False, "reference": True, "kernel": "fused"}
+    return [
+        cell("performer", [ratio + step for step in steps], [None] * 5, ours),
+        cell("exact", [1.0] * 5, [floor + step for step in steps], exact),
+    ]
 
 
-def planted(method, seconds, error, n=64, **rest):
-    times = {
-        "seconds": seconds,
-        "seconds_rounds": [seconds] * 3,
-        "ratio_to_exact": 0.9,
-        "ratio_spread": 0.01,
-        "peak_bytes": 1,
+def rounds_of(times, exact=1.0, repeated=None):
+    rows = [
+        {"kind": "time", "round": number, "seconds": own, "exact_seconds": exact, "ratio_to_exact": own / exact}
+        for number, own in enumerate(times)
+    ]
+    return [{**row, "repeated_seconds": again} for row, again in zip(rows, repeated or [None] * len(rows), strict=True)]
+
+
+def shown(cells):
+    """What is shown of some cells."""
+    types = experiment("bench").shape
+    cells = [{**cell, "rows": [{**row, "key": cell["key"]} for row in cell["rows"]]} for cell in cells]
+    assert not [problem for cell in cells if (problem := types.problem(cell))]
+
+    def frame(kind):
+        return frame_of(cells, types, kind, {cell["key"]: "" for cell in cells})
+
+    return Shown("bench", Catalogue.of("bench"), frame, Header())
+
+
+def test_growth_is_read_off_the_rounds():
+    cells = []
+    for n in (1024, 2048, 4096, 8192):  # the first is below those that are fitted
+        for cell in benched(n=n, peak=n):
+            power, size = {"exact": (2, 1e-9), "performer": (1, 1e-5)}[cell["method"]]
+            times = [size * n**power * (1 + number * n / 1e5) for number in range(3)]
+            rows = [*rounds_of(times if n > 1024 else [9.0] * 3), *cell["rows"][5:]]
+            cells.append({**cell, "rows": rows, "lines": len(rows)})
+    _, _, lines = shown(cells).lines
+    actual = {line["name"]: line for line in lines.to_dict("records")}
+    for name, power in (("exact", 2), ("performer", 1)):
+        slopes = [
+            power + np.polyfit(np.log([2048, 4096, 8192]), np.log([1 + r * n / 1e5 for n in (2048, 4096, 8192)]), 1)[0]
+            for r in range(3)
+        ]
+        assert actual[name]["time_exponent"] == pytest.approx(slopes[1])
+        assert actual[name]["time_exponent_spread"] == pytest.approx((slopes[2] - slopes[0]) / 4, rel=0.1)
+        assert actual[name]["memory_exponent"] == pytest.approx(1) and actual[name]["growth"] == "n"
+    assert "growth" not in [table.table.name for table in shown(cells[:4]).tables]  # one length is fitted
+
+
+def test_conditions_stand_above_the_tables():
+    cells = [{**cell, "clock_mhz": 2000.4 + n, "load": None} for n in (16, 64) for cell in benched(n=n)]
+    lines = Catalogue.of("bench").conditions(shown(cells).frame("cell"))
+    assert lines == [
+        "machine: cpu, any, 2016 – 2064 MHz, 2 threads of 2 cores, any",
+        "timed: medians of 5 interleaved rounds, torch 2, Python 3, attnprobe 0",
+    ]
+    elsewhere = [{**cell, "cpu": "another", "key": f"{cell['key']}-b", "layer": 1} for cell in benched()]
+    assert len(Catalogue.of("bench").conditions(shown([*cells, *elsewhere]).frame("cell"))) == 4
+
+
+def test_times_without_those_of_exact_attention_have_no_ratio():
+    cells = benched(n=4096, cost=None)
+    for cell in cells:
+        cell["rows"] = [{**row, "exact_seconds": None, "ratio_to_exact": None} for row in cell["rows"][:5]]
+        cell["lines"] = 5
+    text = shown(cells).text("table")
+    assert "time / exact" not in text and "claimed" not in text and "performer" in text
+
+
+def test_figures_of_layers_and_budgets_without_yardsticks(tmp_path):
+    cells = [
+        {**cell, "key": f"{cell['key']}-{layer}-{d}", "layer": layer, "d": d, "backward": True, "gradient_of": "QKV"}
+        for n in (64, 128)
+        for layer, d in ((0, 8), (0, 16), (1, 8))
+        for cell in benched(n=n, error=0.5)[:1]
+    ]
+    lost = {"status": "failed", "reason": "no memory", "rows": [], "lines": 0, "peak_bytes": None, "seconds": None}
+    exact = [{**cell, **lost} for cell in benched()[1:]]
+    found = shown([*cells, *exact])
+    assert {name for name, figure in found.figures.items() if figure.draw(tmp_path)} == {
+        *("bench-time", "bench-memory", "bench-pareto", "bench-pareto-memory", "bench-pareto-products")
     }
-    state = {"error": error, "status": "ok", "reference": False}
-    return {**PLACE, **times, **state, "method": method, "n": n, "d": 8, **rest}
-
-
-def test_no_point_of_the_frontier_is_beaten():
-    pairs = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).tolist()
-    points = [Point("x", place, *pair) for place, pair in enumerate(pairs)]
-    best = frontier(points)
-
-    def beaten(point):
-        return any(one.cost <= point.cost and one.error <= point.error and one != point for one in points)
-
-    assert set(best) == {point for point in points if not beaten(point)}
-
-
-def test_the_summary_reads_growth_off_the_rows():
-    rows = []
-    for n in (2048, 4096, 8192):
-        for name, power, size in (("exact", 2, 1e-9), ("performer", 1, 1e-5)):
-            facts = {"family": "x", "cost": "2 n² p", "peak_bytes": n, "d": None, "reference": name == "exact"}
-            facts |= {"ratio_to_exact": 1e4 / n if name == "performer" else 1.0}
-            rows.append({**planted(name, size * n**power, None, n), **facts})
-    actual = {one["method"]: one for one in bench_summary(rows)}
-    assert actual["exact"]["time_exponent_spread"] == pytest.approx(0)
-    assert actual["exact"]["time_exponent"] == pytest.approx(2)
-    assert actual["performer"]["time_exponent"] == pytest.approx(1)
-    assert actual["performer"]["memory_exponent"] == pytest.approx(1)
+    assert "no memory" in found.text("table") and "QKV" in found.text("table")
 
 
 @pytest.fixture
@@ -442,8 +549,10 @@ def test_the_command_draws_each_length(bench):
     options = "--method performer,linear,nystromformer --errors --no-memory --plot --out r --format json"
     code, out, err = bench("--n 32,64 --d 8 --p 8 --rounds 2 --device cpu", options)
     assert code == 0, err
-    figures = {path.name for path in Path("r/figures").iterdir()}
-    assert figures == {*files_of("bench-time-d8", "bench-pareto-n32", "bench-pareto-n64")}
+    figures = {path.stem for path in Path("r/figures").iterdir()}
+    assert figures == {"bench-time", "bench-pareto", "bench-pareto-products"}
+    assert bench("--n 32,64 --d 8 --p 8 --rounds 2 --device cpu", "--method linear --out s --plot bench-time")[0] == 0
+    assert {path.stem for path in Path("s/figures").iterdir()} == {"bench-time"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
@@ -452,8 +561,7 @@ def test_memory_has_a_figure_of_its_own(bench):
         "--n", "512,1024", "--rounds", 1, "--method", "linear", "--device", "cpu", "--plot", "--out", "r"
     )
     assert code == 0 and "MiB" in out, err
-    names = {path.name for path in Path("r/figures").iterdir()}
-    assert names == {*files_of("bench-time", "bench-memory")}
+    assert {path.stem for path in Path("r/figures").iterdir()} == {"bench-time", "bench-memory"}
 
 
 @pytest.mark.parametrize(
@@ -482,11 +590,12 @@ def test_a_file_of_queries_is_a_source(bench, qkv):
     options = f"--qkv {qkv} --d 8 --method linear --rounds 1 --no-memory --format json --device cpu"
     code, out, err = bench("--source model", options)
     assert code == 0, err
-    rows = json.loads(out)["rows"]
-    assert {row["n"] for row in rows} == {96} and all(row["error"] is not None for row in rows[1:])
+    rows = [row for row in json.loads(out)["rows"] if row["table"] == "work"]
+    error = "output_spectral_relative.median"
+    assert {row["n"] for row in rows} == {96} and all(row[error] is not None for row in rows if row["name"] != "exact")
     assert {row["heads"] for row in rows} == {2}
     code, out, err = bench("--source model --head 1", options)
-    assert code == 0 and {row["heads"] for row in json.loads(out)["rows"]} == {1}, err
+    assert code == 0 and {row["heads"] for row in json.loads(out)["rows"] if row["table"] == "work"} == {1}, err
     code, _, err = bench("--source", "model", "--qkv", "nowhere.safetensors")
     assert code == 3 and "does not exist" in err
 
@@ -503,7 +612,7 @@ def test_runs_of_different_machines_are_not_compared(run, tmp_path):
     (tmp_path / "b").mkdir()
     other = [json.loads(line) for line in lines]
     for one in other:
-        one["machine"] = {**one["machine"], "cpu": "Z80", "threads": 64}
+        one |= {"cpu": "Z80", "threads": 64} if "schema" in one else {}
     (tmp_path / "b/records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in other))
     code, _, err = run("compare", "a", "b")
     threads = machine("cpu")["threads"]
@@ -514,9 +623,12 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
     measured(tmp_path, "a", n=(64,))
     lines = [json.loads(line) for line in (tmp_path / "a/records.jsonl").read_text().splitlines()]
     for name, factor in (("same", 1.0), ("slow", 3.0)):
-        for one in lines:
-            time = {"performer": 2 * factor, "exact": 1.0}.get(one["method"], 2.0)
-            one["metrics"] |= {"exact_seconds": [1.0, 1.01], "seconds": [time, 1.01 * time]}
+        methods = {one["key"]: one["method"] for one in lines if "schema" in one}
+        for one in (line for line in lines if line["kind"] == "time"):
+            time = {"performer": 2 * factor, "exact": 1.0}.get(methods[one["key"]], 2.0)
+            scale = (1.0, 1.01)[one["round"]]
+            one |= {"exact_seconds": scale, "seconds": scale * time, "ratio_to_exact": time}
+            one |= {"repeated_seconds": scale} if "repeated_seconds" in one else {}
         (tmp_path / name).mkdir()
         (tmp_path / name / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     assert run("compare", "same", "same")[0] == 0
@@ -533,32 +645,13 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
     assert "A, B: medians of the rounds" in text and "over heads" not in text and "s.e." not in text
 
 
-def benched(ratio=2.0, spread=0.0, floor=1.0, peak=2**21, **fields):
-    """Records of performer and of exact attention, which is timed twice, in five rounds of one machine."""
-    steps = [-2 * spread, -spread, 0.0, spread, 2 * spread]  # half the range of their quartiles is the spread
-    place = {"schema": 1, "command": "bench", "target": "softmax", "n": 64, "layer": 0, "backward": False}
-    state = {"source": {}, "options": {}, "heads": [0, 1], "status": "ok", "reason": None, "family": "x"}
-    state |= {"cost": "n d p"}
-    facts = {"device": "cpu", "cpu": "any", "threads": 2, "cores": 2, "system": "any"}
-    known = {"torch": "2", "python": "3", "attnprobe": "0"}
-    here = {**place, **state, "machine": facts, "versions": known, "load": 0.5} | fields
-
-    def times(of):
-        return {"seconds": [of + step for step in steps], "exact_seconds": [1.0] * 5, "peak_bytes": [peak]}
-
-    return [
-        {**here, "method": "performer", "d": 8, "requested": True, "reference": False, "metrics": times(ratio)},
-        {**here, "method": "exact", "d": None, "requested": False, "reference": True, "metrics": times(floor)},
-    ]
-
-
 def test_exact_attention_is_its_own_measure():
     """It is timed twice in each round: by definition its ratio is 1, and what its two times give is noise."""
-    performer, exact = timed_rows(benched(2.0, floor=1.17))
-    assert (exact["ratio_to_exact"], exact["ratio_spread"], exact["ratio_rounds"]) == (1.0, 0.0, [1.0] * 5)
+    performer, exact = timed_cells(benched(2.0, floor=1.17))
+    assert (exact["ratio_to_exact"], exact["ratio_to_exact_spread"], exact["seconds"]) == (1.0, 0.0, 1.0)
     assert exact["noise_floor"] == performer["noise_floor"] == pytest.approx(1.17)
     assert performer["ratio_to_exact"] == pytest.approx(2.0)
-    alone = timed_rows(benched(2.0)[:1])
+    alone = timed_cells(benched(2.0)[:1])
     assert alone[0]["noise_floor"] is None
 
 
@@ -575,10 +668,7 @@ def test_a_time_within_the_noise_is_undecided():
     assert judge({"floor": 1.17}, {"ratio": 2.3})["verdict"] == "undecided"  # 0.17 of 2
     assert judge({"floor": 1.17}, {"ratio": 2.3}, "seconds")["verdict"] == "worse"
     assert judge({"ratio": 2.0}, {"ratio": 2.05})["verdict"] == "same"
-    once = [
-        [{**one, "metrics": {**one["metrics"], "seconds": [t], "exact_seconds": [1.0]}} for one in benched()]
-        for t in (2.0, 3.0)
-    ]
+    once = [[{**one, "rows": rounds_of([t])} for one in benched()] for t in (2.0, 3.0)]
     (row, _) = compare_runs(*once, ["ratio_to_exact"]).rows
     assert (row["verdict"], row["reason"]) == ("undecided", "one round has no spread")
 
@@ -591,127 +681,6 @@ def test_memory_below_a_page_of_the_allocator_is_no_change():
     assert judge(200 * 2**20, 230 * 2**20) == "worse" and judge(200 * 2**20, 209 * 2**20) == "same"
 
 
-def test_the_row_of_exact_attention_has_the_times_that_ratios_are_over():
-    records = benched()
-    ours = next(record for record in records if record["method"] == "exact")
-    ours["metrics"] |= {"seconds": [9.0, 9.0, 9.0], "exact_seconds": [1.0, 2.0, 5.0]}
-    row = next(row for row in timed_rows(records) if row["method"] == "exact")
-    assert (row["seconds"], row["seconds_rounds"], row["ratio_to_exact"]) == (2.0, [1.0, 2.0, 5.0], 1.0)
-    assert row["noise_floor"] == 4.5
-
-
-def test_a_figure_speaks_of_exponents_where_there_are_some():
-    captions = []
-    for first in (64, 2048):
-        rows = timed_rows([one for n in (first, 2 * first) for one in benched(n=n)])
-        captions.append(" ".join(figures._growth(rows, rows, "seconds", 8, "").caption))
-    assert [("exponents" in caption) for caption in captions] == [False, True]
-
-
-@pytest.mark.parametrize("cost", ["seconds", "peak_bytes"])
-def test_bars_of_times_are_the_quartiles_of_the_rounds(cost):
-    """Half of the rounds' range around the median went through the floor of the axis."""
-    records = [one for n in (64, 128) for one in benched(n=n)]
-    for one in records:
-        for name in {"seconds", "exact_seconds"} & one["metrics"].keys():
-            one["metrics"][name] = [0.74, 4.94, 0.95, 5.27, 0.98]
-    rows = timed_rows(records)
-    figure = figures._growth(rows, rows, cost, 8, "")
-    axis = Figure().subplots()
-    figure.draw(axis, figure.panels[0][1])
-    bars = [y for lines in axis.collections for part in lines.get_segments() for _, y in part]
-    assert bars == (pytest.approx([950.0, 4940.0] * len(rows)) if cost == "seconds" else [])
-    sides = {round(lines.get_transform().transform((64, 1))[0], 3) for lines in axis.collections}
-    assert len(sides) == len(axis.collections), "bars of several methods stand side by side"
-    assert any("p25" in label for label in figure.legend) == (cost == "seconds")
-    assert any(line.startswith("Bars") for line in figure.caption) == (cost == "seconds")
-
-
-def test_a_point_with_bad_rows_is_hollow_and_on_no_frontier():
-    """At d = 16 it has the least error, and a mark in the table."""
-    errors = {8: ([0.5, 0.5], [0.0, 0.0]), 16: ([0.1, 0.1], [0.0, 2.0])}
-    records = benched()[1:]
-    for d, (error, bad) in errors.items():
-        one = benched(ratio=0.05 * d)[0]
-        records.append({**one, "d": d, "metrics": {**one["metrics"], ERROR: error, "bad_rows": bad}})
-    rows = timed_rows(records)
-    figure = figures._pareto(rows, rows, "")
-    axis = Figure().subplots()
-    figure.draw(axis, "seconds")
-    points = [line for line in axis.lines if len(line.get_xdata()) == 1]
-    hollow = [line.get_ydata()[0] for line in points if line.get_markerfacecolor() == "none"]
-    (steps,) = (line for line in axis.get_children() if getattr(line, "get_drawstyle", str)() == "steps-post")
-    assert hollow == [0.1] and list(steps.get_ydata()) == [0.5]
-    figure.finish(axis, "seconds")
-    assert axis.texts[0].get_text() == "performer !" and "hollow, !: bad rows (normaliser ≤ 0 or lost)" in figure.legend
-
-
-def test_a_cost_that_one_of_several_methods_states_has_no_panel():
-    performer, exact = benched(ratio=0.5)
-    performer["metrics"][ERROR] = [0.4, 0.4]
-    reader = {**performer, "method": "topk", "metrics": {**performer["metrics"], "kv_read": [8.0, 8.0]}}
-    rows = timed_rows([performer, {**performer, "d": 16}, reader, {**reader, "d": 16}, exact])
-    figure = figures._pareto(rows, rows, "")
-    assert "kv_read" not in [cost for _, cost in figure.panels]
-    assert "No panel of keys read: only topk states their number." in figure.caption
-    alone = [row for row in rows if row["method"] != "performer"]
-    assert "kv_read" in [cost for _, cost in figures._pareto(alone, alone, "").panels]
-
-
-def test_errors_beyond_the_axis_are_arrows_at_its_edge():
-    """They were dots there, as if measured so."""
-    performer, exact = benched(ratio=0.5)
-    near = {**performer, "metrics": {**performer["metrics"], ERROR: [0.4, 0.4]}}
-    far = {**near, "method": "linformer", "metrics": {**near["metrics"], ERROR: [50.0, 50.0]}}
-    vmean = {**exact, "method": "vmean", "metrics": {**exact["metrics"], ERROR: [0.5, 0.5]}}
-    rows = timed_rows([near, far, exact, {**vmean, "reference": True}])
-    figure = figures._pareto(rows, rows, "")
-    axis = Figure().subplots()
-    figure.on(axis, *figure.panels[0], with_legend=False)
-    low, high = axis.get_ylim()
-    arrows = [line.get_ydata()[0] for line in axis.lines if line.get_marker() == "^"]
-    assert high < 50 and arrows == [pytest.approx(high)] and "beyond the axis" in figure.legend
-    assert "linformer" in [text.get_text() for text in axis.texts]
-
-
-@pytest.mark.parametrize("error, expected", [(0.9, []), (0.4, [0.5, 0.4])])
-def test_no_frontier_is_above_v_mean(error, expected):
-    """V-Mean states no keys that it reads; there the frontier began at 0.9."""
-    performer, exact = benched(ratio=0.5)
-    performer["metrics"] |= {ERROR: [error, error], "kv_read": [8.0, 8.0]}
-    vmean = {**exact, "method": "vmean", "metrics": {**exact["metrics"], ERROR: [0.5, 0.5]}}
-    rows = timed_rows([performer, {**performer, "d": 16}, exact, vmean])
-    figure = figures._pareto(rows, rows, "")
-    for name in ("seconds", "kv_read"):
-        axis = Figure().subplots()
-        figure.draw(axis, name)
-        (line,) = (line for line in axis.get_children() if getattr(line, "get_drawstyle", str)() == "steps-post")
-        assert list(line.get_ydata()) == expected
-    assert any("V-Mean and all cheaper" in words for words in figure.caption) == bool(expected)
-
-
-@pytest.mark.parametrize(
-    "n, power, names", [((64, 128), 1.5, ["∝ n", "∝ n²"]), ((64, 4096), 1.5, ["∝ n"]), ((64, 128), 1.1, [])]
-)
-def test_guides_lie_within_the_axis_and_apart_from_exact_attention(n, power, names):
-    """Times of exact attention grow as n^1.5 here, so that the square leaves the axis; those of n^1.1 hid ∝ n."""
-    records = [one for length in n for one in benched(n=length)]
-    for one in records:
-        one["metrics"]["seconds"] = [one["n"] ** power * 1e-3 for _ in one["metrics"]["seconds"]]
-        if "exact_seconds" in one["metrics"]:
-            one["metrics"]["exact_seconds"] = one["metrics"]["seconds"]
-    rows = timed_rows(records)
-    figure = figures._growth(rows, rows, "seconds", 8, "")
-    axis = Figure().subplots()
-    figure.on(axis, *figure.panels[0], with_legend=False)
-    assert [text.get_text() for text in axis.texts] == names and not any("∝" in name for name in figure.legend)
-    guides = [line.get_data() for line in axis.lines[1 : 1 + len(names)]]
-    for text, (x, y), steep in zip(axis.texts, guides, (1, 2), strict=False):
-        assert text.xy[1] == pytest.approx(y[0] * (text.xy[0] / x[0]) ** steep), "beside its guide"
-    low, high = axis.get_ylim()
-    assert all(low <= y <= high for line in axis.lines for y in line.get_ydata())
-
-
 def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
     measured(tmp_path, "a", n=(64,))
     assert run("error", "--qkv", qkv, "--d", 8, "--no-matrix", "--out", "e")[0] == 0
@@ -719,40 +688,43 @@ def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
     assert code == 2 and "bench" in err
 
 
-def judged(text, rows):
+def judged(text, cells):
     """What became of a gate, by method and n."""
-    results = check(bench_judged(rows, bench_summary(rows)), [parse_gate(text, BENCH)])
+    results = check(shown(cells).judged, [parse_gate(text, BENCH)])
     return {result.where: result.passed for result in results}
 
 
-def gated(method, n, seconds, **rest):
-    rounds = {"seconds_rounds": seconds, "ratio_rounds": [s / 1e-3 for s in seconds]}
-    costs = {"flops": 8.0, "visited_fraction": 0.5, "scored": 3.0, "kv_read": 7.0, "metrics": {}, "heads": 2}
-    costs |= {"family": "x", "cost": "n d p"}
-    return {**planted(method, sorted(seconds)[1], None, n), **rounds, **costs, "requested": True, **rest}
+def gated(n, times, d=8, **fields):
+    """A cell of performer with these times, of which exact attention takes a millisecond, and exact attention."""
+    cells = benched(n=n, error=0.1, **fields)
+    for cell in cells:
+        rows = rounds_of(times, exact=1e-3)
+        rows += [{"kind": "head", "head": head, "scored": 3.0, "kv_read": 7.0} for head in (0, 1)]
+        cell |= {"rows": rows, "lines": len(rows)}
+    return cells
 
 
 def test_gates_judge_costs_over_rounds_and_growth_over_lengths():
-    rows = [gated("linear", n, [t, 3 * t, 2 * t]) for n, t in ((2048, 1e-3), (4096, 4e-3))]
-    rows.append(gated("vmean", 4096, [9.0] * 3, reference=True, requested=False))
-    expected = {"linear d=8 n=2048 layer=0": True, "linear d=8 n=4096 layer=0": False}
-    assert judged("ratio_to_exact.median=2.1", rows) == expected
-    assert list(judged("ratio_to_exact.max=11.9", rows).values()) == [True, False]
-    assert list(judged("kv_read=6.9", rows).values()) == [False, False]
-    assert list(judged("scored=3.1", rows).values()) == [True, True]
-    assert judged("time_exponent=1.99", rows) == {"linear d=8 layer=0": False}
-    assert judged("time_exponent=2.01", rows) == {"linear d=8 layer=0": True}
-    assert judged("memory_exponent=0.01", rows) == {"linear d=8 layer=0": True}
+    cells = [cell for n, t in ((2048, 1e-3), (4096, 4e-3)) for cell in gated(n, [t, 3 * t, 2 * t])]
+    expected = {"performer d=8 n=2048 layer=0": True, "performer d=8 n=4096 layer=0": False}
+    assert judged("ratio_to_exact.median=2.1", cells) == expected
+    assert list(judged("ratio_to_exact.max=11.9", cells).values()) == [True, False]
+    assert list(judged("seconds=0.005", cells).values()) == [True, False]
+    assert list(judged("kv_read=6.9", cells).values()) == [False, False]
+    assert list(judged("scored=3.1", cells).values()) == [True, True]
+    assert judged("time_exponent=1.99", cells) == {"performer d=8 layer=0": False}
+    assert judged("time_exponent=2.01", cells) == {"performer d=8 layer=0": True}
+    assert judged("memory_exponent=0.01", cells) == {"performer d=8 layer=0": True}
 
 
 def test_gates_on_what_was_not_measured_fail():
-    unknown = {"peak_bytes": None, "status": "ok"}
-    rows = [gated("linear", n, [1e-3] * 3, **unknown) for n in (64, 128)]
-    assert set(judged("peak_bytes=1e12", rows).values()) == {False}
-    assert judged("time_exponent=9", rows) == {"linear d=8 layer=0": False}  # no two lengths from 2048 on
-    assert set(judged("output_spectral=9", rows).values()) == {False}
-    half = {"output_spectral": {"mean": 0.1, "count": 1}}
-    assert set(judged("output_spectral=9", [{**row, "metrics": half} for row in rows]).values()) == {False}
+    cells = [cell for n in (64, 128) for cell in gated(n, [1e-3] * 3, peak=None)]
+    assert set(judged("peak_bytes=1e12", cells).values()) == {False}
+    assert set(judged("time_exponent=9", cells).values()) == {False}  # no two lengths from 2048 on
+    assert set(judged("output_spectral=9", cells).values()) == {False}
+    for cell in cells:
+        cell["rows"][-1]["output_spectral"] = 0.1  # of one head
+    assert set(judged("output_spectral=9", cells).values()) == {False}
     with pytest.raises(UsageError, match="time_exponent describes all n together; leave n out"):
         parse_gates([{"metric": "time_exponent", "max": 1, "n": 64}], BENCH)
 
