@@ -35,10 +35,17 @@ def file_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("extract", epilog=EXTRACT_EPILOG)
+@click.option(
+    "--pack",
+    metavar="smoke|full",
+    help="Write cases that test a kernel, for `attnprobe accept`: 2 MiB or 13 MiB. Only --out and --force go with it.",
+)
 @file_options
 @taking([*options_of(SomeQueries), *options_of(Source)])
 @debug_option
-def extract(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
+def extract(
+    pack: str | None, out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any
+) -> None:
     """Write Q, K and V of the chosen layers to a safetensors file, with model, text and hashes in its metadata.
 
     Measuring commands read the file with --qkv FILE. With --queries it has the rows of some queries, and all queries
@@ -49,6 +56,9 @@ def extract(out: str, force: bool, n: int, layer: str | None, windows: int, debu
     from .progress import progress_bar
     from .streams import note
 
+    if pack is not None:
+        _extract_pack(pack, out, force)
+        return
     numbers = options_of(Layers)[0].value(layer, "layer")
     spec = SourceSpec(**given)
     check_out(out, force, spec.qkv)
@@ -59,6 +69,22 @@ def extract(out: str, force: bool, n: int, layer: str | None, windows: int, debu
         progress(0, 1, f"reading n={n}")
         save_qkv(out, source, n, layers, windows)
     note(f"wrote Q, K, V of layer {', '.join(map(str, layers))}, {windows} window(s), n={n}, to {out}")
+
+
+def _extract_pack(name: str, out: str, force: bool) -> None:
+    """Write a pack of cases."""
+    from ..errors import UsageError
+    from ..packs import made, save_pack
+    from .options import origins
+    from .streams import note
+
+    for other, origin in origins().items():
+        if origin == "command line" and other not in ("pack", "out", "force", "debug"):
+            raise UsageError(f"--pack {name} has inputs of its own: drop --{other.replace('_', '-')}")
+    check_out(out, force, None)
+    pack = made(name)
+    save_pack(pack, out)
+    note(f"wrote pack {pack.name} {pack.id}, {len(pack.cases)} cases, to {out}")
 
 
 def _check(source: sources.Source, n: int, windows: int, layers: Sequence[int], notify: Callable[[str], None]) -> None:

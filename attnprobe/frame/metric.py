@@ -233,6 +233,19 @@ KERNELS = (  # errors of kernels of exact attention
     fact("framework_max_abs", "plain torch's largest error", "largest error of plain torch in the kernel's dtype"),
     fact("framework_relative_frobenius", "plain torch's error, Frobenius", "Frobenius error of plain torch"),
 )
+JUDGED = (  # of a kernel's output on a case of a pack
+    Metric(
+        "excess",
+        "error over tolerance",
+        "largest error of an entry over its tolerance; above 1 is wrong",
+        "error / tol.",
+    ),
+    Metric(
+        "lse_excess", "error of lse over tolerance", "largest error of the log-sum-exp over its tolerance", "lse / tol."
+    ),
+    share("queries_within", "queries within tolerance", "share of queries with all entries within", better="larger"),
+    fact("not_finite", "entries not finite", "entries that are NaN or infinite"),
+)
 CHOICE = ("mass", "mass_p10", "mass_efficiency", "recall_k")  # of keys: 1 for a method that uses all of them
 ROWS = (  # of attention rows, each a distribution over keys
     share("mass", "mass kept", "exact weight of the keys that the method uses", better="larger", steady=True),
@@ -599,7 +612,21 @@ PLACES = (  # what a number is of: the axes of figures
 METRICS = {
     metric.name: metric
     for topic in (
-        *(OUTPUT, MATRIX, DIAGNOSTICS, SELECTED, INVERSE, KERNELS, ROWS, COSTS, GROWTH, MODELS, VERDICTS, PROMISES),
+        *(
+            OUTPUT,
+            MATRIX,
+            DIAGNOSTICS,
+            SELECTED,
+            INVERSE,
+            KERNELS,
+            JUDGED,
+            ROWS,
+            COSTS,
+            GROWTH,
+            MODELS,
+            VERDICTS,
+            PROMISES,
+        ),
         *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, PLACES),
     )
     for metric in topic

@@ -66,6 +66,7 @@ MAY = {
     "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
     "report": READS | {"arguments", "compare", "experiments", "figures", "frame", "show", "tables"},
     "testing": CORE | {"methods", "grammar"},
+    "packs": {"errors", "files", "rng", "sources"},
     "inject": CORE | {"methods", "hooks", "replacement"},
     "replacement": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "figures", "frame"},

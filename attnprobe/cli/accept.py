@@ -1,0 +1,59 @@
+"""``attnprobe accept``: an acceptance test for kernels that ran elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import as_shown, output_of, shown_options
+
+EPILOG = """\b
+Examples:
+  attnprobe extract --pack full --out full.safetensors
+  attnprobe accept full.safetensors outputs.safetensors --junit kernel.xml
+\b
+In Python:
+  from attnprobe.packs import judged, read_outputs, read_pack
+  pack = read_pack("full.safetensors")
+  judged(pack, read_outputs("outputs.safetensors", pack)).failed
+\b
+docs/guide/accept.md has the tolerance and three worked kernels.
+\b
+Exit codes: 0 all cases pass; 1 a case is wrong or missing; 2 wrong usage; 3 a file that cannot be read, or
+outputs of another pack, shape or dtype."""
+
+
+@click.command("accept", epilog=EPILOG)
+@click.argument("pack", metavar="PACK")
+@click.argument("outputs", metavar="OUTPUTS")
+@click.option("--junit", metavar="FILE", help="Write a test case for each case of the pack as JUnit XML, for CI.")
+@shown_options
+def accept(pack: str, outputs: str, junit: str | None, **shown: Any) -> None:
+    """Judge outputs that a kernel computed anywhere, and exit with 1 if one is wrong.
+
+    PACK is a file of `attnprobe extract --pack`. OUTPUTS is a safetensors file with a tensor CASE.o for each case, the
+    output (heads, n_q, p_v) in the dtype of the case or a wider one, and CASE.lse, the log-sum-exp (heads, n_q), if
+    the kernel returns it. An entry is wrong if it differs from the exact one by more than rounding in the kernel's
+    dtype allows. A missing case is wrong.
+    """
+    from ..gates.junit import Case, check_report
+    from ..packs import judged, read_outputs, read_pack
+    from ..show.shown import Catalogue, Shown
+    from ..tables.console import Header
+    from .output import keep_cases
+    from .streams import answer
+
+    output = output_of(**shown)
+    if junit is not None:
+        check_report(junit)
+    cases = read_pack(pack)
+    result = judged(cases, read_outputs(outputs, cases))
+    facts = {"pack": cases.name, "id": cases.id, "outputs": outputs}
+    header = Header(facts, [f"{name}: {fact}" for name, fact in facts.items()])
+    view = Shown("accept", Catalogue.of("accept"), lambda kind: result.frame, header)
+    answer(view.text(**as_shown(output)), styled=output.format_ == "table")
+    failed = result.failed
+    lines = [Case("accept", case.name, failed.get(case.name, ""), "wrong") for case in cases.cases]
+    keep_cases(lines, "accept", junit, bool(failed))
+    raise click.exceptions.Exit(1 if failed else 0)
