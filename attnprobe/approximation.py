@@ -104,6 +104,9 @@ class Approximation:
         keys: computes the keys of each row, (h, n_q, k) int64 with -1 in empty slots, for methods that select keys;
             None for others.
         sampling: the statistics of its estimates, for methods that sample keys; None for others.
+        stored: the keys and values that all rows read in place of K and V, (h_kv, n_k, ·) each, for methods that
+            quantise them: the output is then ``B~`` times these values. With a mask they are those of the valid tokens.
+            None for others, and where rows read different ones.
 
     Raises:
         UsageError: an attribute of another type, or a tensor that is sparse, complex or without memory.
@@ -119,6 +122,7 @@ class Approximation:
     log_normalizer: Callable[[], Tensor] | None = None
     keys: Callable[[], Tensor] | None = None
     sampling: Sampling | None = None
+    stored: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

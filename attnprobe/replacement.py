@@ -118,7 +118,7 @@ class Replacement:
         entry, feature = self.method, call.beyond()
         if feature is not None:
             raise Unsupported(f"{call.module}: {feature}, which {entry.name} does not support")
-        if call.causal and not entry.is_causal:
+        if call.causal and not entry.replaces_causal:
             entry.check_form(causal=True, local=False)
             raise Unsupported(f"attention is causal, but {entry.name} looks ahead")
         if call.cached and (why := entry.why_not_decoding()) is not None:

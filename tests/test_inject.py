@@ -417,6 +417,8 @@ def directional(output, x, towards):
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_gradients_flow_through_every_method(method):
     """Draws and choices held, the derivative along a random direction is that of finite differences."""
+    if "whole_scale" in METHODS[method].tags:
+        pytest.skip("a scale in float32 moves with the largest number, and no gradient passes it")
     g = generator(0, "gradients")
     x, towards = (list(torch.randn(3, 2, 40, 8, generator=g, dtype=torch.float64) * 0.7) for _ in range(2))
     weights = torch.randn(2, 40, 8, generator=g, dtype=torch.float64)

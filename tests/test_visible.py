@@ -17,7 +17,8 @@ from attnprobe.visible import Visible
 F64 = torch.float64
 N = 37
 LOCAL = [name for name, entry in METHODS.items() if "local" in entry.tags]
-OWN_SETS = ("linear", "lsh-qk", "magicpig", "performer", "performer-relu", "reformer", "topp", "vattention")
+FORMATS = tuple(name for name, entry in METHODS.items() if entry.format is not None)
+OWN_SETS = ("linear", "lsh-qk", "magicpig", "performer", "performer-relu", "reformer", "topp", "vattention", *FORMATS)
 FORMS = {
     "causal": {"causal": True},
     "window": {"causal": True, "sliding_window": 9},
@@ -153,8 +154,8 @@ def test_a_method_with_a_local_form_is_its_pattern_on_what_is_seen(form, name, r
         pytest.skip("no causal form")
     if get(name).square and not qkv.square:
         pytest.skip("each token is a query and a key")
-    d = max(12, get(name).least)
-    got = approximate(name, qkv, None if get(name).budget is None else d).operator.dense()
+    d, small = max(12, get(name).least), get(name).small if name in FORMATS else {}
+    got = approximate(name, qkv, None if get(name).budget is None else d, **small).operator.dense()
     scores = (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(~mask, float("-inf"))
     if name == "topk":
         least = scores.topk(d, -1).values[..., -1:]

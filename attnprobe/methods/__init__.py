@@ -34,7 +34,20 @@ from ..operators import Padded, Scaled
 from ..qkv import QKV
 from ..reference import sink_share
 from ..rng import Streams
-from . import coresets, estimators, features, hashing, kernels, nystrom, reference, sampling, selection, sketch, sparse  # noqa: F401  (their methods register)
+from . import (  # noqa: F401  (their methods register)
+    coresets,
+    estimators,
+    features,
+    hashing,
+    kernels,
+    nystrom,
+    quantised,
+    reference,
+    sampling,
+    selection,
+    sketch,
+    sparse,
+)
 from .base import Approximation, Counted
 from .kernels import working_dtype
 from .lookup import get, is_method

@@ -36,6 +36,7 @@ FAMILIES = (
     "LSH",
     "sparse",
     "selection",
+    "quantised",
     "reference",
     "kernel",
     "user",
@@ -59,6 +60,7 @@ TAGS = {
     "diagnostic": "costs n² or more: a yardstick, not a way to save work",
     "causal": "has a causal form, in which no later token moves an earlier row",
     "prefill": "no later key has weight in causal attention, but later queries choose the keys of earlier ones",
+    "whole_scale": "no later key has weight in causal attention, but scales are of all tokens, as calibrated ones are",
     "causal_target": "stands for the causal matrix too, but looks ahead itself",
     "decodes": "a row of its causal form, or behind a prompt, is its result for one query alone, as in decoding",
     "local": "has a form for a sliding window of the model: keys outside of it have no weight",
@@ -113,6 +115,7 @@ class Method:
             compress.
         storage: what it stores of a prompt, or ``(d, options) -> Storage`` for all options; None: keys and values as
             the model has them, of which a method that compresses evicts those that it does not keep.
+        format: how it stores keys and values, of methods that quantise them.
         provenance: the origin of a user's method; None for the project's own.
     """
 
@@ -141,6 +144,7 @@ class Method:
     compress: Mapping[str, Any] | None = None
     choose: Callable[..., Any] | None = None
     storage: Storage | Callable[[int | None, dict[str, Any]], Storage] | None = None
+    format: Any = None
     provenance: Provenance | None = None
 
     @cached_property
@@ -164,6 +168,11 @@ class Method:
         return "causal" in self.tags
 
     @property
+    def replaces_causal(self) -> bool:
+        """Whether it can replace causal attention in a model: no later key moves a row, except by a scale."""
+        return self.is_causal or "whole_scale" in self.tags
+
+    @property
     def takes_windows(self) -> bool:
         """Whether the method takes inputs of a layer with a sliding window, which hides keys."""
         return "local" in self.tags or "causal_target" in self.tags
@@ -179,7 +188,7 @@ class Method:
         """
         if "causal_target" in self.tags:
             return
-        if causal and not self.is_causal and "prefill" not in self.tags:
+        if causal and not self.replaces_causal and "prefill" not in self.tags:
             raise Unsupported(f"attention is causal, and {self.name} has no causal form{self._way_out('causal')}")
         if local and not self.takes_windows:
             way_out = self._way_out("local")

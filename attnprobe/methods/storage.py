@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import inf
+from math import ceil, inf
 
 from ..arguments import check_fields
 from ..errors import UsageError
@@ -20,14 +20,21 @@ class Storage:
         token: further bits of each token, such as the norms of its key and its value.
         head: further bits of each KV head, such as the scale of a tensor or a table.
         exact: the number of tokens that are stored as the model has them, such as the most recent ones.
+        group: the number of tokens that are quantised together. Those of an incomplete group are stored as the model
+            has them.
+        block: the number of numbers of a key or a value that share a scale. The last block is counted in full.
 
     Raises:
-        UsageError: a number below 0, or infinite.
+        UsageError: a number below 0, or infinite; a ``group`` or ``block`` of 0.
 
     >>> Storage(k=4.5, v=4.5).bits(100, k=64, v=64, own=16) / (100 * 128)
     4.5
     >>> Storage(k=2.0, v=2.0, token=32.0, exact=20).bits(100, k=64, v=64, own=16)
     64000.0
+    >>> Storage(k=4.5, v=4.5, block=32).bits(1, k=80, v=80, own=16) / 4.5  # 80 numbers in three blocks
+    192.0
+    >>> Storage(k=2.0, v=2.0, group=32).bits(100, k=64, v=64, own=16) == 96 * 128 * 2 + 4 * 128 * 16
+    True
     """
 
     evicts: bool = False
@@ -36,13 +43,15 @@ class Storage:
     token: float = 0.0
     head: float = 0.0
     exact: int = 0
+    group: int = 1
+    block: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
         for one in fields(self):
-            value = getattr(self, one.name)
-            if value is not None and not 0 <= value < inf:
-                raise UsageError(f"Storage: {one.name}={value} is not a finite number of at least 0")
+            value, least = getattr(self, one.name), int(one.name in ("group", "block"))
+            if value is not None and not least <= value < inf:
+                raise UsageError(f"Storage: {one.name}={value} is not a finite number of at least {least}")
 
     def bits(self, tokens: float, *, k: float, v: float, own: float) -> float:
         """The bits of some tokens in a KV head.
@@ -50,6 +59,10 @@ class Storage:
         Args:
             k, v: the numbers of a key, and of a value. own: the bits of a number of the model's dtype.
         """
-        whole = min(tokens, float(self.exact))
-        of_token = k * (own if self.k is None else self.k) + v * (own if self.v is None else self.v) + self.token
-        return whole * (k + v) * own + (tokens - whole) * of_token + self.head
+        coded = (tokens - min(tokens, float(self.exact))) // self.group * self.group
+        of_token = self._of(k, self.k, own) + self._of(v, self.v, own) + self.token
+        return (tokens - coded) * (k + v) * own + coded * of_token + self.head
+
+    def _of(self, numbers: float, bits: float | None, own: float) -> float:
+        """The bits of a key or a value of some numbers."""
+        return numbers * own if bits is None else ceil(numbers / self.block) * self.block * bits

@@ -207,6 +207,15 @@ def local(case: Case) -> None:
 
 @claim("prefill", scores=(1.0,))
 def prefill(case: Case) -> None:
+    _looks_back(case)
+
+
+@claim("whole_scale", scores=(1.0,))
+def whole_scale(case: Case) -> None:
+    _looks_back(case)
+
+
+def _looks_back(case: Case) -> None:
     qkv = case.qkv().replace(causal=True)
     approx = case.run(qkv)
     demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")

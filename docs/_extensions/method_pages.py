@@ -32,7 +32,8 @@ If a paper and its authors' code differ, the page says which one is the default.
     attnprobe error --method all,topk,svd,softmax --n 1024 --d 32,128 --model minilm --no-matrix --plot"""
 
 
-OTHER_FORMS = {"causal_target": "yardstick", "prefill": "prefill"}  # of methods whose rows depend on later tokens
+#: of methods whose rows depend on later tokens
+OTHER_FORMS = {"causal_target": "yardstick", "prefill": "prefill", "whole_scale": "but for scales"}
 
 
 def method_pages() -> dict[str, str]:

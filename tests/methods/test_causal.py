@@ -23,7 +23,8 @@ from attnprobe.rng import generator
 N, BUDGET = 40, 12
 FORMS = [(name, target) for name, entry in METHODS.items() for target in entry.targets if entry.is_causal]
 PREFILL = [name for name, entry in METHODS.items() if "prefill" in entry.tags]
-TAKEN = FORMS + [("svd", "softmax"), ("svd", "gaussian")] + [(name, "softmax") for name in PREFILL]
+WHOLE_SCALE = [name for name, entry in METHODS.items() if "whole_scale" in entry.tags]
+TAKEN = FORMS + [("svd", "softmax"), ("svd", "gaussian")] + [(name, "softmax") for name in PREFILL + WHOLE_SCALE]
 every_form = pytest.mark.parametrize("name, target", FORMS)
 every_taken = pytest.mark.parametrize("name, target", TAKEN)
 every_score = pytest.mark.parametrize("score", SCORES)
@@ -36,7 +37,8 @@ def causal(**shape) -> QKV:
 
 def run(name, target, qkv, d=None, **options):
     d = max(BUDGET, get(name).least) if d is None else d
-    options = {**get(name).small, **options}
+    keys = {} if get(name).format is None else {"of": "k"}  # so that its values are V
+    options = {**get(name).small, **keys, **options}
     return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
 
 
@@ -64,7 +66,8 @@ def test_the_forms_are_these():
     """The tag is a claim; what the issue of causal attention names has it, and svd stands for the causal matrix."""
     names = "softmax kernelized vmean window longformer bigbird tri-shape topk performer performer-relu linear reformer"
     names += " lsh-qk dsa-oracle expected h2o keydiff knorm moba nsa quest random snapkv topp tova magicpig vattention"
-    assert {name for name, _ in FORMS} == {*names.split(), *DYADIC}
+    formats = {name for name, entry in METHODS.items() if entry.format is not None and "whole_scale" not in entry.tags}
+    assert {name for name, _ in FORMS} == {*names.split(), *formats, *DYADIC}
     assert set(CAUSAL) == {name for name, _ in TAKEN}
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]
 

@@ -109,7 +109,7 @@ def refusal(name, target, form):
     """The line with which a method must refuse a form; None if it has the form."""
     entry, part = get(name), form.at is not None
     tags = set(entry.tags)
-    if form.causal and not {"causal", "prefill", "causal_target"} & tags:
+    if form.causal and not {"causal", "prefill", "whole_scale", "causal_target"} & tags:
         return f"attention is causal, and {name} has no causal form"
     if form.window is not None and not {"local", "causal_target"} & tags:
         return f"attention has a sliding window, and {name} has no form for it"

@@ -9,7 +9,7 @@ from torch.autograd.gradcheck import GradcheckError
 from attnprobe import QKV, approximate
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench.calls import Work, differentiated
-from attnprobe.methods import get
+from attnprobe.methods import METHODS, get
 
 
 def inputs(n, seed=0):
@@ -23,6 +23,8 @@ def test_the_gradient_is_the_derivative(name, target, options):
     Hashes, sorts and selections are constant near a point that is no tie: there the derivative is that of what is
     selected, and where a method leaves K or Q out it is 0.
     """
+    if "whole_scale" in get(name).tags:
+        pytest.skip("a scale in float32 moves with the largest number, and no gradient passes it")
     d = None if get(name).budget is None else BUDGET
     leaves = [x.clone().requires_grad_() for x in inputs(2 * BUDGET)]
 
@@ -37,6 +39,8 @@ def test_the_gradient_is_the_derivative(name, target, options):
 
 
 REACHED = {"vmean": "V", "reformer": "QV"}  # of the others Q, K and V
+REACHED |= {name: "Q" for name, entry in METHODS.items() if entry.format is not None}  # none passes codes and scales
+REACHED["kivi"] = "QKV"  # those of recent tokens
 
 
 @pytest.mark.parametrize("name", sorted({case.values[0] for case in CASES}))

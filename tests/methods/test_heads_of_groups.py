@@ -56,7 +56,7 @@ def differing(name, causal, parts=PARTS, **options):
 
 
 def forms(name):
-    return [False, True] if {"causal", "prefill", "causal_target"} & set(get(name).tags) else [False]
+    return [False, True] if {"causal", "prefill", "whole_scale", "causal_target"} & set(get(name).tags) else [False]
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -78,7 +78,7 @@ WAITING = {
     **dict.fromkeys(("magicpig", "vattention"), "the number of keys of a row is read to make its slots"),
     **dict.fromkeys(("skeinformer", "spectral-shift", "svd", "thinformer", "topk", "tri-shape", "window"), CHECKED),
     **dict.fromkeys(("hyper", "kdeformer"), CHECKED),
-    **dict.fromkeys((name for name, entry in METHODS.items() if entry.family == "selection"), CHECKED),
+    **dict.fromkeys((name for name, entry in METHODS.items() if entry.family in ("selection", "quantised")), CHECKED),
 }
 
 

@@ -5,13 +5,14 @@ from every_setting import THINNED, run
 from inputs import make
 from largest import Largest
 
-from attnprobe.methods import get
+from attnprobe.methods import METHODS, get
 
 N = 1200
 ROWS = 64  # of an exact matrix, which some methods stream
 WIDEST = {  # times as many numbers
     "softmax": 2,  # 128 rows of an exact matrix that are multiplied in place
     "kernelized": 2,
+    **{name: 2 for name, entry in METHODS.items() if entry.format is not None},
     "linformer-jlt": 2,
     "magicpig": 4,  # slots: rows are as wide as the one with the most keys
     "nsa": 7,  # n²/3 weights of means of three keys

@@ -95,6 +95,7 @@ def test_every_method_has_a_twin_and_every_tag_a_proof():
         "causal",
         "causal_target",  # in test_causal
         "prefill",  # by the conformance kit
+        "whole_scale",  # by the conformance kit
         "decodes",  # by the conformance kit
         "local",  # in test_visible
     }

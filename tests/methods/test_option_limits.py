@@ -14,7 +14,7 @@ NOT_NEGATIVE, POSITIVE = ([0], [-1]), ([1], [0])
 SHARE = ([TINY, 1.0], [0.0, 1 + TINY])  # above 0, up to 1
 OPEN = ([TINY, 1 - TINY], [0.0, 1.0])
 CUT = ([0.0, 1 - TINY], [-TINY, 1.0])  # from 0, below 1
-BITS = ([1, 16], [0, 17])
+BITS, BYTE = ([1, 16], [0, 17]), ([1, 8], [0, 9])
 PINV, SCHULZ, PYRAMID = {"inverse": "pinv"}, {"inverse": "schulz"}, {"allocation": "pyramid"}
 
 Limits = tuple[list[Any], list[Any]]
@@ -68,6 +68,9 @@ LIMITS: dict[str, dict[str, Limits]] = {
     "tova": {"every": POSITIVE},
     "vertical-slash": {"vertical": OPEN, "probe": POSITIVE, "first": NOT_NEGATIVE, "near": POSITIVE},
     "xattention": {"stride": ([1, 128], [0, 129]), "block": ([8, 16], [0, 12]), "mass": SHARE},
+    **{name: {"exact": NOT_NEGATIVE} for name in ("fp8", "mxfp4", "nvfp4", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")},
+    "kivi": {"bits": BYTE, "group": POSITIVE, "exact": NOT_NEGATIVE},
+    "turboquant": {"bits": BYTE, "exact": NOT_NEGATIVE},
     "linformer-jlt": {"density": SHARE, "terms": POSITIVE},
     "bigbird": {"random_blocks": NOT_NEGATIVE},
     "longformer": {"global_tokens": NOT_NEGATIVE},

@@ -11,6 +11,7 @@ import twins_coresets
 import twins_estimators
 import twins_features
 import twins_lsh
+import twins_quantised
 import twins_rows
 import twins_selection
 import twins_shift
@@ -175,6 +176,7 @@ TWINS |= twins_coresets.TWINS
 TWINS |= twins_estimators.TWINS
 TWINS |= twins_features.TWINS
 
+TWINS |= twins_quantised.TWINS
 TWINS |= twins_rows.TWINS
 TWINS |= twins_sparse.TWINS
 TWINS |= twins_selection.TWINS

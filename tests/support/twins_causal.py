@@ -10,6 +10,7 @@ from twins import TWINS, exact
 from twins_dyadic import CAUSAL as DYADIC
 from twins_estimators import TWINS as ESTIMATORS
 from twins_lsh import bucket, factors
+from twins_quantised import TWINS as QUANTISED
 from twins_selection import CAUSAL as SELECTIONS
 from twins_sparse import bigbird_mask, longformer_mask, over_mask, tri_shape, window_mask
 
@@ -111,5 +112,6 @@ CAUSAL |= {
     "svd": svd,
     "window": window,
 }
+CAUSAL |= QUANTISED
 CAUSAL |= SELECTIONS
 CAUSAL |= DYADIC

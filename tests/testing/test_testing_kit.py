@@ -103,6 +103,7 @@ FAULTS = {
     ),
     "local": tagged("local", lambda qkv: below(qkv.q @ qkv.k.mT * qkv.scale, qkv.query_positions)),
     "prefill": tagged("prefill", lambda q, k, scale: softmax(scale * q @ k.mT, -1)),
+    "whole-scale": tagged("whole_scale", lambda q, k, scale: softmax(scale * q @ k.mT / k.abs().max(), -1)),
     "causal-target": tagged("causal_target", lambda qkv: Approximation(None, qkv.v[:, :, :1] if qkv.causal else qkv.v)),
     "diagnostic": tagged(
         "diagnostic", lambda qkv: Approximation(None, qkv.v, diagnostics={"visited": torch.ones(qkv.h)})
@@ -216,7 +217,7 @@ def test_what_is_right_passes_and_what_is_not_claimed_is_skipped():
 
 # what test_methods_contract does not prove of each method on the same cases
 OTHERS = ("shapes", "finite", "deterministic-by-seed", "permutation-equivariant", "exact-at-full-budget", "local")
-OTHERS += ("vanishing-normaliser", "causal", "causal-rows", "causal-target", "decodes", "prefill")
+OTHERS += ("vanishing-normaliser", "causal", "causal-rows", "causal-target", "decodes", "prefill", "whole-scale")
 
 
 @pytest.mark.parametrize("only, least", [(OTHERS, 3), pytest.param((), 14, marks=pytest.mark.slow)])

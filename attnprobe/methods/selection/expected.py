@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported, UsageError
+from ...errors import UsageError
 from ...groups import repeated
 from ...linalg.norms import row_norms
 from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
+from ..rope import MODEL, Turns
 from .base import Selection, working
 from .subsets import Allocation, Sets, check_subset, subset, subset_selector
 
 KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
 AHEAD = 512  # positions over which RoPE is averaged
-MODEL = "model"
 
 
 def _check(target: str, **options: Any) -> None:
@@ -88,15 +88,17 @@ def expected(
     """
     numbers = working(qkv)
     lengths = repeated(row_norms(numbers.shared_v), qkv.h)
-    rotation = None if rope is None else _rotation(rope, qkv)
+    turns = None
+    if rope is not None:
+        turns = Turns.of(qkv, rope, "expected", f"rope={rope}", "leave rope out, or name a base")
 
     def score(observed: QKV, end: int) -> Tensor:
         queries = observed.q
-        if rotation is not None:
+        if turns is not None:
             spared = first if first < min(end, observed.n_q) else 0
             places = observed.in_text(observed.query_positions)
             behind = int(observed.in_text(torch.tensor([end - 1], device=qkv.device))) + 1
-            queries = _ahead(queries, places, behind, *rotation)[:, spared:]
+            queries = _ahead(queries, places, behind, turns)[:, spared:]
         mean = queries.mean(1, keepdim=True)  # (h, 1, p)
         away = queries - mean
         covariance = away.mT @ away / queries.shape[1]  # (h, p, p)
@@ -123,35 +125,7 @@ def expected(
     )
 
 
-def _rotation(rope: float | str, qkv: QKV) -> tuple[Tensor, Tensor]:
-    """The pairs of coordinates that RoPE turns, (2, pairs) int64, and their angles at each token, (pairs,) float64."""
-    known = qkv.label.get("rope") if rope == MODEL else rope
-    if known is None:
-        where = f" in layer {qkv.layer}" if "layer" in qkv.label else ""
-        raise Unsupported(
-            f"expected: rope=model needs inputs of a model with a RoPE that is known{where}; leave rope out, or name a "
-            "base"
-        )
-    if isinstance(known, float | int):
-        if qkv.p % 2:
-            raise Unsupported(
-                f"expected: rope={rope} turns pairs of coordinates, and the head dimension {qkv.p} is odd"
-            )
-        half = qkv.p // 2
-        known = (known ** -(torch.arange(half, dtype=torch.float64) / half)).tolist()
-    turning = torch.tensor(known, dtype=torch.float64, device=qkv.device)
-    if turning.dim() == 2:  # each pair with its angle
-        return turning[:, :2].T.long(), turning[:, 2]
-    first = torch.arange(len(turning), device=qkv.device)
-    return torch.stack([first, first + len(turning)]), turning
-
-
-def _ahead(queries: Tensor, positions: Tensor, end: int, pairs: Tensor, angles: Tensor) -> Tensor:
+def _ahead(queries: Tensor, positions: Tensor, end: int, turns: Turns) -> Tensor:
     """Queries (h, n, p) turned back by the RoPE of their positions, and by its mean over the positions from ``end``."""
-    back = torch.polar(torch.ones_like(angles), -positions[:, None] * angles)  # (n, pairs)
-    later = torch.arange(end, end + AHEAD, device=queries.device)[:, None] * angles
-    ahead = torch.polar(torch.ones_like(later), later).mean(0)
-    turned = torch.complex(*(queries[..., places].double() for places in pairs)) * back * ahead
-    moved = queries.clone()
-    moved[..., pairs[0]], moved[..., pairs[1]] = turned.real.to(queries), turned.imag.to(queries)
-    return moved
+    later = torch.arange(end, end + AHEAD, device=queries.device)
+    return turns.turned(queries, turns.phases(-positions) * turns.phases(later).mean(0))
