@@ -37,7 +37,7 @@ def accept(pack: str, outputs: str, junit: str | None, **shown: Any) -> None:
     the kernel returns it. An entry is wrong if it differs from the exact one by more than rounding in the kernel's
     dtype allows. A missing case is wrong.
     """
-    from ..gates.junit import Case, check_report
+    from ..judge.junit import Case, check_report
     from ..packs import judged, read_outputs, read_pack
     from ..show.shown import Catalogue, Shown
     from ..tables.console import Header

@@ -129,7 +129,7 @@ def compare(
     from ..errors import UsageError
     from ..experiments import read_run
     from ..files import reading
-    from ..gates.junit import check_report
+    from ..judge.junit import check_report
     from ..records.read import left_out_note, malformed_notes
     from ..tables.console import Header
     from .output import keep_cases

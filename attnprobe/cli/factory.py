@@ -45,7 +45,7 @@ from .progress import progress_bar
 from .streams import answer, echo, note
 
 if TYPE_CHECKING:
-    from ..gates.check import Gate
+    from ..judge.gates import Gate
 
 NAMES = "names"  # of methods, as arguments
 REST = "Help"  # the group of click's own options, which are always shown
@@ -100,7 +100,7 @@ class MeasuringCommand(click.Command):
         one = self.experiment
         sections = {"Examples": [f"attnprobe {one.name} {line}" for line in one.examples], "In Python": one.python}
         if one.gated is not None:
-            from ..gates.check import STATISTICS
+            from ..judge.gates import STATISTICS
 
             metrics = f"{', '.join(one.gated.names)}; each with {', '.join(STATISTICS)};"
             rows = "behind VALUE, 'for METHOD d=64,128' selects rows"
@@ -166,7 +166,7 @@ def measure_and_show(
                 notify(line)
 
         session = experiment.measure(request, notify=tell, progress=progress, timings=timings, **keeps)
-    from ..gates.results import gates_markdown
+    from ..judge.outcomes import gates_markdown
     from ..report import open_run, views
 
     records = session.outcome.records
@@ -174,7 +174,7 @@ def measure_and_show(
         note(f"no cell falls to this part of the run; {session.path} is as it was")
         raise exit_of(records, ())
     [view] = views(open_run(session.path, measured=records), drawing=output.drawing)
-    results = judged(view.judged, gates)
+    results = judged(view.gate_lines, gates)
     with tolerate_write_errors(session.path) as lost:
         show(view, output, announced, gates_markdown(results))
         keep_files(view, session.path, columns_of(output))

@@ -18,8 +18,8 @@ from .streams import answer, echo, note
 
 if TYPE_CHECKING:
     from ..files import Fields
-    from ..gates.check import GateResult
-    from ..gates.junit import Case
+    from ..judge.gates import GateResult
+    from ..judge.junit import Case
     from ..show.shown import Drawn, Shown
     from ..tables.view import Figure, View
 
@@ -178,8 +178,8 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
 def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
     """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates."""
     from ..experiments import experiment
-    from ..gates.junit import check_report
-    from ..gates.parse import parse_gate, parse_gates
+    from ..judge.junit import check_report
+    from ..judge.parse import parse_gate, parse_gates
 
     config = click.get_current_context().obj  # of a sweep
     gated = experiment(command).gated
@@ -200,7 +200,7 @@ def refuse_impossible(gates: Mapping[str, Any], request: Any) -> None:
     Args:
         gates: by what a message calls them.
     """
-    from ..gates.parse import impossible_reason
+    from ..judge.parse import impossible_reason
 
     measures = {one.name: one.measures for one in options_of(type(request)) if one.measures}
     for where, gate in gates.items():
@@ -208,11 +208,11 @@ def refuse_impossible(gates: Mapping[str, Any], request: Any) -> None:
             raise UsageError(f"{where}: {why}")
 
 
-def judged(rows: Sequence[Fields], gates: Sequence[Any]) -> list[GateResult]:
-    """The results of gates at the rows. A shard has only part of the rows, so its gates are not judged."""
-    from ..gates.check import check
+def judged(lines: Sequence[Fields], gates: Sequence[Any]) -> list[GateResult]:
+    """The results of gates at the lines. A shard has only part of them, so its gates are not judged."""
+    from ..judge.gates import check
 
-    return [] if shard_of_command() else check(rows, gates)
+    return [] if shard_of_command() else check(lines, gates)
 
 
 def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str | None) -> bool:
@@ -221,7 +221,7 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
     Args:
         results: as `judged` gives them.
     """
-    from ..gates.results import gate_cases, gates_table
+    from ..judge.outcomes import gate_cases, gates_table
 
     if shard := shard_of_command():
         if gates:
@@ -242,7 +242,7 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
 
 def begin_cases(gates: Sequence[Any], junit: str | None) -> None:
     """Write a failure of each gate to the file of ``--junit``. It stays there if the run does not finish."""
-    from ..gates.junit import Case, write_junit
+    from ..judge.junit import Case, write_junit
 
     if junit is not None and not shard_of_command():
         cases = [Case(gate.metric, str(gate), "the run did not finish", "unfinished") for gate in gates]
@@ -251,7 +251,7 @@ def begin_cases(gates: Sequence[Any], junit: str | None) -> None:
 
 def keep_cases(cases: Sequence[Case], suite: str, junit: str | None, failed: bool) -> None:
     """Write test cases to the file of ``--junit``, if there is one. If a case ``failed``, that is the exit code."""
-    from ..gates.junit import write_junit
+    from ..judge.junit import write_junit
 
     if junit is None:
         return

@@ -91,7 +91,7 @@ def _check_gates(config: Config, request: Any) -> None:
         where = f"{config.path}:{config.lines['gates']}"
         others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
         raise UsageError(f"{where}: {config.command} takes no gates; {', '.join(others)} take them")
-    from ..gates.parse import parse_gates
+    from ..judge.parse import parse_gates
 
     gates = parse_gates(config.gates, gated, config.places)
     refuse_impossible(dict(zip(config.places, gates, strict=True)), request)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..frame.metric import in_words
-from ..gates.junit import Case
 from ..grammar.lists import spans
+from ..judge.junit import Case
 from ..tables.console import Header
 from ..tables.duels import P_ALONE, P, tested_by, with_interval
 from ..tables.labels import layer_in_words, sources_words

@@ -15,7 +15,7 @@ from ..run.option import KEYS, options_of
 from ..timings import Timings
 
 if TYPE_CHECKING:
-    from ..gates.check import Gated
+    from ..judge.gates import Gated
     from ..run.cells import Cells
     from ..run.loop import Session
     from ..tables.console import Header

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 100  # of a table in a pipe
-NAMED = ("name", "d", "layer", "n")  # which the name of a gate's result has anyway
+PLACES = ("source", "weights", "scale_inputs", "target", "n", "d", "layer", "name", "method", "options", "requested")
+NAMED = (*PLACES, "reference")  # which the name of a gate's result has anyway
 
 
 @dataclass(frozen=True)
@@ -198,10 +199,24 @@ class Shown:
         return []
 
     @property
-    def judged(self) -> list[dict[str, Any]]:
-        """The lines that gates judge, with a mapping of statistics for each metric."""
-        tables = {table.name: table for table in self.catalogue.tables}
-        return [_judged(tables[line["table"]], line) for line in self.rows]
+    def gate_lines(self) -> list[dict[str, Any]]:
+        """The lines that gates judge: each table's lines, at each layer, n and source by itself."""
+        return [line for table in self.catalogue.tables if table.by for line in self._gate_lines(table)]
+
+    def _gate_lines(self, table: Table) -> list[dict[str, Any]]:
+        frame = self.frame(table.kind)
+        whole = [name for name in PLACES if name not in table.pooled]
+        lines = json_rows(summarised(frame, table, each=[name for name in whole if name in frame]))
+        own = [name for name in (*table.each, *table.by) if name not in NAMED]
+        return [
+            {
+                "table": table.name,
+                **_of_group(table, line),
+                **line,
+                "at": {name: line[name] for name in own if line[name] is not None},
+            }
+            for line in lines
+        ]
 
 
 def _has(table: Table, name: str) -> bool:
@@ -212,21 +227,11 @@ def _has(table: Table, name: str) -> bool:
     return True
 
 
-def _judged(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line as gates take it. A metric that the line has one number of has it as each statistic."""
-    metrics: dict[str, dict[str, Any]] = {
-        name: {**dict.fromkeys(STATISTICS, line[name]), "count": int(line[name] is not None), "of": 1}
-        for name in table.of_groups
-        if name in METRICS
-    }
-    for name, value in line.items():
-        metric, dot, statistic = name.partition(".")
-        if dot and "." not in statistic:
-            metrics.setdefault(metric, {"of": line["values"]})[statistic] = value
-    facts = {name: value for name, value in line.items() if "." not in name}
-    options = (line["name"] or "").removeprefix(line["method"] or "").removeprefix(":")
-    at = {name: line[name] for name in table.by if name not in NAMED and line[name] is not None}
-    return {"requested": not line.get("reference"), **facts, "options": options, "metrics": metrics, "at": at}
+def _of_group(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics of numbers of which a line has one each."""
+    numbers = {name: line[name] for name in table.of_groups if name in METRICS}
+    counts = {f"{name}.count": 0 if one is None else line["values"] or 1 for name, one in numbers.items()}
+    return {f"{name}.{stat}": one for name, one in numbers.items() for stat in STATISTICS[:-1]} | counts
 
 
 def _terminal(width: int | None) -> tuple[bool, int]:

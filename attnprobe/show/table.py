@@ -169,6 +169,7 @@ class Table:
         metric: the metric whose symbol the caption has. main: the name of the column that LaTeX pivots, methods × d.
         rivals: columns of ``by``: in a column with ``best``, lines that are equal in them compete. competes: a query of
             the summary for the lines that take part.
+        pooled: columns that a gate's line has together, as ``n`` in a table of growth.
         derived: further columns of the frame by name, from the frame. of_groups: further columns of the summary by
             name, each a number or words from the rows of a line, as a rank correlation.
         sentence, notes: from the rows of a grid, what stands above and below it.
@@ -185,6 +186,7 @@ class Table:
     metric: str = ""
     main: str = ""
     rivals: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()
     competes: str = "status == 'ok' and not bad and not over and not reference"
     derived: Mapping[str, Callable[[DataFrame], Any]] = field(default_factory=dict)
     of_groups: Mapping[str, Callable[[DataFrame], Any]] = field(default_factory=dict)

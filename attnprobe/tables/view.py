@@ -96,6 +96,11 @@ class View:
         columns = [column for table in self.tables for column in table.columns]
         return [*marks_legend(self.tables), *self.legend, *(entry.text for entry in legend_of(columns, full=True))]
 
+    @property
+    def gate_lines(self) -> list[Fields]:
+        """The lines that gates judge."""
+        return flat_lines(self.judged)
+
     def text(
         self,
         format: str,
@@ -172,6 +177,25 @@ class View:
         empty = [name for name in names if not any(is_called(column, name) for column in shown)]
         lines = [f"Empty in this run: {', '.join(empty)}."] if empty else []
         return replace(self, tables=tables, legend=[*self.legend, *lines])
+
+
+def flat_lines(rows: Sequence[Fields]) -> list[Fields]:
+    """Rows with ``metrics`` and ``fragile`` as lines of a summary, which gates judge (see `attnprobe.judge.gates`)."""
+    lines = []
+    for row in rows:
+        judges, doubts = row.get("judges"), row.get("fragile") or {}
+        line = {name: value for name, value in row.items() if name not in ("metrics", "fragile", "judges")}
+        values = row.get("values") or row.get("cells") or row.get("heads")
+        line |= {"table": str(judges) if judges else row.get("table"), "values": values}
+        for metric, statistics in (row.get("metrics") or {}).items():
+            if statistics is not None and (judges is None or metric in judges):
+                of = statistics.get("of", row.get("cells" if metric == "seconds" else "values"))
+                if statistics.get("count") == of:
+                    statistics = {**statistics, "count": values or of}
+                line |= {f"{metric}.{name}": value for name, value in statistics.items()}
+                line |= {f"{metric}.{name}.fragile": True for name in doubts.get(metric, ())}
+        lines.append(line)
+    return lines
 
 
 def flat_view(command: str, rows: Sequence[Fields], header: Header | None = None) -> View:

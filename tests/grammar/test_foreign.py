@@ -13,10 +13,10 @@ from text_tables import text_table
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.files import fixed_settings, saved
 from attnprobe.figures.kit import Sheet
-from attnprobe.gates.junit import write_junit
-from attnprobe.gates.parse import Gate
-from attnprobe.gates.results import gate_cases
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
+from attnprobe.judge.junit import write_junit
+from attnprobe.judge.outcomes import gate_cases
+from attnprobe.judge.parse import Gate
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import plain, strict_json, write_text
 from attnprobe.records.read import read_records
@@ -132,7 +132,7 @@ def test_latex_has_no_command_of_a_cell():
 
 
 def test_junit_xml_is_well_formed(tmp_path):
-    from attnprobe.gates.check import GateResult
+    from attnprobe.judge.gates import GateResult
 
     result = GateResult(Gate("seconds", max=1.0), HOSTILE, None, HOSTILE)
     write_junit(gate_cases([result]), "gates", tmp_path / "gates.xml")

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
-from attnprobe.gates.check import Gate, check
-from attnprobe.gates.parse import impossible_reason, parse_gates
+from attnprobe.judge.gates import Gate, check
+from attnprobe.judge.parse import impossible_reason, parse_gates
 from attnprobe.records import shapes
 from attnprobe.records.outputs import scratch
 from attnprobe.report import page
@@ -30,6 +30,7 @@ from attnprobe.sweeps import yaml_file
 from attnprobe.sweeps.yaml_file import packaged_sweeps, sweep_file
 from attnprobe.tables.formats import Header, markdown
 from attnprobe.tables.labels import file_tag
+from attnprobe.tables.view import flat_lines
 
 
 def test_the_hash_of_one_file_is_its_own_and_of_several_that_of_their_sorted_names_and_hashes(tmp_path):
@@ -111,7 +112,7 @@ def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():
 )
 def test_a_metric_that_lacks_values_fails_its_gate_and_is_not_undecided(metrics, message):
     row = {"method": "vmean", "requested": True, "status": "ok", "values": 2, "metrics": metrics}
-    [result] = check([row], [Gate("output_spectral", max=1.0)])
+    [result] = check(flat_lines([row]), [Gate("output_spectral", max=1.0)])
     assert (result.message, result.failed, result.undecided) == (message, True, False)
 
 

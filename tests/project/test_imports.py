@@ -59,10 +59,10 @@ MAY = {
     "records": {"arguments", "errors", "files", "frame", "grammar"},
     "sweeps": READS | {"environment", "run"},
     "frame": READS,
-    "compare": READS | {"experiments", "frame", "gates", "tables"},
+    "compare": READS | {"experiments", "frame", "judge", "tables"},
     "tables": READS | {"frame", "show"},
     "figures": READS | {"frame", "show", "tables"},
-    "gates": READS | {"frame", "tables"},
+    "judge": READS | {"frame", "show", "tables"},
     "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
     "report": READS | {"arguments", "compare", "experiments", "figures", "frame", "show", "tables"},
     "testing": CORE | {"methods", "grammar"},
@@ -70,7 +70,7 @@ MAY = {
     "inject": CORE | {"methods", "hooks", "replacement"},
     "replacement": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "figures", "frame"},
-    "experiments": MEASURES | READS | {"frame", "gates", "figures", "hooks", "run", "show", "tables"},
+    "experiments": MEASURES | READS | {"frame", "judge", "figures", "hooks", "run", "show", "tables"},
     "cli": {
         "__init__",
         "environment",
@@ -108,7 +108,7 @@ MAY_HEAVY = {
     "compare": {"numpy", "rich"},
     "tables": {"numpy", "rich"},
     "figures": {"numpy", "rich"},
-    "gates": {"numpy", "rich"},
+    "judge": set(),
 }
 DRAWS = {  # the modules of figures, which the catalogue's data never imports
     "points": {"numpy", "pandas"},
@@ -178,7 +178,7 @@ def test_a_module_imports_heavy_packages_only_where_it_may():
 
 def test_what_reads_records_never_imports_torch():
     kits = [
-        file for file in FILES if part(file) in ("report", "compare", "frame", "show", "tables", "figures", "gates")
+        file for file in FILES if part(file) in ("report", "compare", "frame", "show", "tables", "figures", "judge")
     ]
     views = [file for file in FILES if part(file) == "experiments" and file.stem in VIEWS]
     assert kits and views
@@ -321,7 +321,7 @@ def test_every_public_name_may_be_the_first_that_is_imported():
 
 
 PACKAGE = Path(attnprobe.__file__).parent
-KITS = ("tables", "figures", "gates", "report", "run")
+KITS = ("tables", "figures", "judge", "report", "run")
 WORDS = {*EXPERIMENTS, "theorem", "task"} - {"error", "condition", "spectrum", "budget"}  # which are words of the field
 OF_A_SOURCE = {"tables/labels.py", "report/run.py"}  # a task is a kind of source as well, as a model or a file is
 

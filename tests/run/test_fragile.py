@@ -5,7 +5,6 @@ import io
 import json
 import math
 import random
-import xml.etree.ElementTree as ET
 
 import pytest
 import torch
@@ -18,9 +17,6 @@ from attnprobe.experiments.error.papers import paper_figure
 from attnprobe.experiments.error.view import errors_view, summarise
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
-from attnprobe.gates.check import Gate, check
-from attnprobe.gates.junit import write_junit
-from attnprobe.gates.results import gate_cases, gates_markdown, gates_table
 from attnprobe.records.shapes import by_name
 from attnprobe.tables.console import Header
 from attnprobe.tables.long import DOUBTFUL, FRAGILE, STATISTICS, described
@@ -189,75 +185,6 @@ def test_no_value_of_a_doubtful_head_leaves_the_ends_and_the_extreme_ones_attain
         one = described_with(lambda _: draw.choice([least, largest, draw.uniform(least, min(most, 9.0))]))
         for name, (below, above) in ends.items():
             assert below <= one["metrics"][metric][name] <= above, name
-
-
-def judged(*gates):
-    """The gates at the row of d = 8, whose sound head errs by 1 and whose doubtful one by 90."""
-    return check(summarise(records_of())[0][:1], gates)
-
-
-@pytest.mark.parametrize(
-    ("gate", "outcome"),
-    [
-        (Gate("output_spectral", "max", max=0.9), "failed"),  # the sound head breaks it
-        (Gate("output_spectral", "max", max=1.0), "undecided"),
-        (Gate("output_spectral", "max", max=1e9), "undecided"),
-        (Gate("output_spectral", "mean", max=0.49), "failed"),
-        (Gate("output_spectral", "mean", max=0.5), "undecided"),
-        (Gate("output_spectral", "mean", min=0.5), "passed"),
-        (Gate("output_spectral", "mean", min=0.51), "undecided"),
-        (Gate("output_spectral", "max", min=1.0, max=1e9), "undecided"),
-        (Gate("output_spectral", "max", min=0.5, max=0.9), "failed"),
-        (Gate("output_spectral", "min", max=1.0), "passed"),  # no larger value of the other head moves it
-        (Gate("bad_rows", "max", max=7), "passed"),
-    ],
-)
-def test_a_gate_on_a_fragile_statistic_is_decided_where_both_ends_are_on_one_side(gate, outcome):
-    (result,) = judged(gate)
-    assert [name for name in ("passed", "failed", "undecided") if getattr(result, name)] == [outcome]
-    assert result.fragile == (gate.metric == "output_spectral" and gate.stat != "min")
-
-
-def test_a_gate_on_cosines_is_decided_by_their_range():
-    records = records_of(output_cosine_min=[0.5, -0.5])
-    gates = [Gate("output_cosine_min", "mean", min=limit) for limit in (-0.25, -0.2, 0.75, 0.76)]
-    assert [one.undecided for one in check(summarise(records)[0][:1], gates)] == [False, True, True, False]
-
-
-def test_a_gate_on_the_standard_error_is_undecided_at_any_limit():
-    rows = heads(SOUND, [0.0] * 11) + heads([*SOUND[:-1], 90.0], [0.0] * 10 + [3.0], window=1)
-    row = {"method": "skyformer", "status": "ok", **described(rows, ["output_spectral"])}
-    results = check([row], [Gate("output_spectral", "se", max=limit) for limit in (1e-9, 1e9)])
-    assert [result.undecided for result in results] == [True, True]
-
-
-def test_messages_of_gates_say_the_value_the_limit_and_what_rounding_decides(tmp_path):
-    gates = [Gate("output_spectral", "max", max=limit) for limit in (0.9, 10, 100)]
-    results = judged(*gates, Gate("output_spectral", "mean", min=0.5))
-    failed, above, below, passed = (result.message for result in results)
-    assert failed == "≈90 is above 0.9; rounding decides 1 of its 2 values, and with any of these it is at least 1"
-    rounded = (
-        "but rounding decides 1 of its 2 values: it is between 1 and ∞; use guard=sampled (bidirectional skyformer)"
-    )
-    assert above == f"≈90 is above 10, {rounded}" and below == f"≈90 is at most 100, {rounded}" and passed == ""
-    ends = {"output_spectral": {DOUBTFUL: 1, "max": [1.0, math.inf]}}
-    (one,) = check([{**summarise(records_of())[0][0], "fragile": ends}], gates[1:2])
-    assert one.message.endswith("; gate the median, or use guard=sampled (bidirectional skyformer)")
-    write_junit(gate_cases(results), "gates", tmp_path / "gates.xml")
-    (suite,) = ET.parse(tmp_path / "gates.xml").getroot()
-    assert (suite.get("failures"), suite.get("skipped")) == ("3", "0")
-    assert [case[0].get("type") if len(case) else None for case in suite] == ["gate", "undecided", "undecided", None]
-    lines = gates_table(results).splitlines()
-    assert f"≈ {results[1].line}" in lines and lines[-1] == "4 checked, 1 failed, 2 undecided"
-    assert sum("  ≈" in line for line in lines) == len(results)
-    markdown = gates_markdown(results)
-    assert markdown[0] == "### ✗ 4 gates: 1 failed, 2 undecided" and markdown[-5].count("≈45.50") == 1
-
-
-def test_a_missing_value_fails_a_gate_before_it_is_undecided():
-    records = records_of(output_row_relative_max=[None, 90.0])
-    (result, *_) = check(summarise(records)[0], [Gate("output_row_relative_max", "max", max=1e9)])
-    assert result.failed and "only 1 of 2 values are finite" in result.message
 
 
 def sheet_of(monkeypatch, draw):

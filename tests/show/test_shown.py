@@ -14,8 +14,8 @@ from paths import GOLDEN
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.frame.metric import METRICS
-from attnprobe.gates.check import check
-from attnprobe.gates.parse import parse_gate
+from attnprobe.judge.gates import check
+from attnprobe.judge.parse import parse_gate
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
@@ -85,15 +85,15 @@ def test_chosen_columns_are_shown_and_unknown_ones_are_refused(run):
         one.text("table", columns=["nosuch"])
 
 
-def test_a_gate_judges_the_table_that_has_its_metric(run):
+def test_a_gate_judges_the_first_table_that_has_its_metric(run):
     one = shown(run)
     gated = experiment(one.command).gated
+    lines = [line for line in one.gate_lines if line["requested"]]
     for metric in gated.names:
         least = METRICS[metric].better == "larger"
-        results = check(one.judged, [parse_gate(f"{metric}.max=1", gated, least=least)])
-        tables = [row["table"] for row in one.judged if metric in row["metrics"]][:1]
-        rows = [row for row in one.judged if row["requested"] and (row["table"] in tables or not tables)]
-        assert results and len(results) == len(rows)
+        results = check(one.gate_lines, [parse_gate(f"{metric}.max=1", gated, least=least)])
+        tables = [line["table"] for line in lines if f"{metric}.count" in line] or [lines[0]["table"]]
+        assert len(results) == sum(line["table"] == tables[0] for line in lines) > 0
 
 
 def test_a_gate_names_a_method_of_a_file_with_its_options(tmp_path):
@@ -104,7 +104,7 @@ def test_a_gate_names_a_method_of_a_file_with_its_options(tmp_path):
         if cell["method"] == "performer"
     ]
     gated = experiment("audit").gated
-    lines = shown(changed(tmp_path / "r", cells)).judged
+    lines = shown(changed(tmp_path / "r", cells)).gate_lines
     for text, found in (("mine.py:fn", True), ("mine.py:fn:causal=true,width=4", True), ("mine.py:fn:width=5", False)):
         [*results] = check(lines, [parse_gate(f"rate.max=1 for {text}", gated)])
         assert all(result.passed for result in results) == found, text

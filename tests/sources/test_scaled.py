@@ -17,11 +17,12 @@ from attnprobe.experiments.error.view import summarise
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.experiments.spectrum.view import spectrum_rows
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
-from attnprobe.gates.check import check
-from attnprobe.gates.parse import impossible_reason, parse_gates
+from attnprobe.judge.gates import check
+from attnprobe.judge.parse import impossible_reason, parse_gates
 from attnprobe.report import open_run
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
+from attnprobe.tables.view import flat_lines
 
 KINDS = {
     "error": (ErrorRequest, measure_errors, {"methods": ("nystromformer,skyformer,linear",)}),
@@ -184,7 +185,7 @@ def test_gates_narrow_by_factor():
     gates = parse_gates(
         [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], EXPERIMENT.gated
     )
-    actual = check(rows, gates)
+    actual = check(flat_lines(rows), gates)
     expected = [((1,), True), ((1, 4), True), ((1, 4), False), ((2,), False)]
     assert [(one.gate.scale_inputs, one.passed) for one in actual] == expected
     assert "no row with scale_inputs=2; the rows have 1,4" in actual[-1].message

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...frame.metric import metrics
-from ...gates.check import Gated
 from ...grammar.lists import positives
+from ...judge.gates import Gated
 from ...run.option import opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...frame.metric import BENCH, GROWTH, METRICS, SELECTED
-from ...gates.check import Gated
 from ...grammar.lists import lengths
+from ...judge.gates import Gated
 from ...run.option import SOURCE, opt
 from ...run.topics.reading import (
     READING,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...frame.metric import ERROR, metrics
-from ...gates.check import Gated
 from ...grammar.lists import positives
+from ...judge.gates import Gated
 from ...run.option import opt
 from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors

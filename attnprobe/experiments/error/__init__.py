@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...frame.metric import ERROR
-from ...gates.check import Gated
+from ...judge.gates import Gated
 from ...run.option import opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors

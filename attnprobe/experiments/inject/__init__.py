@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from ...errors import UsageError
 from ...frame.metric import INJECT
-from ...gates.check import Gated
 from ...grammar.lists import lengths, numbers, positive_numbers, positives
+from ...judge.gates import Gated
 from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest

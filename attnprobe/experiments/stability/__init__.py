@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...frame.metric import metrics
-from ...gates.check import Gated
 from ...grammar.lists import lengths, positive_numbers
+from ...judge.gates import Gated
 from ...run.option import SOURCE, opt
 from ...run.topics.reading import MOST, TARGETS, Dtype, Split, methods_option
 from ...run.topics.running import RunRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...frame.metric import metrics
-from ...gates.check import Gated
 from ...grammar.lists import positive
+from ...judge.gates import Gated
 from ...run.option import OUTPUT, opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors

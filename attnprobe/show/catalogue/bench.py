@@ -157,6 +157,7 @@ GROWTH = Table(
     rows="lengths > 1",
     each=("source", "layer", "target"),
     by=("name", "d"),
+    pooled=("n",),
     columns=(
         METHOD,
         BUDGET,

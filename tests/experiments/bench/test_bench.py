@@ -19,8 +19,8 @@ from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.frame.read import frame_of
-from attnprobe.gates.check import check
-from attnprobe.gates.parse import parse_gate, parse_gates
+from attnprobe.judge.gates import check
+from attnprobe.judge.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
 from attnprobe.metrics import cost
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
@@ -690,7 +690,7 @@ def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
 
 def judged(text, cells):
     """What became of a gate, by method and n."""
-    results = check(shown(cells).judged, [parse_gate(text, BENCH)])
+    results = check(shown(cells).gate_lines, [parse_gate(text, BENCH)])
     return {result.where: result.passed for result in results}
 
 

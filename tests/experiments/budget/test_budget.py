@@ -23,7 +23,7 @@ from attnprobe.experiments.budget.measure import _tried
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import symbol
-from attnprobe.gates.parse import parse_gates
+from attnprobe.judge.parse import parse_gates
 from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
 from attnprobe.metrics import MATRIX_METRICS, OUTPUT_METRICS, shared_matrix_errors

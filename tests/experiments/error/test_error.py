@@ -22,14 +22,14 @@ from attnprobe.experiments.error.error_figure import BEYOND_EDGE, MOST_LINES, er
 from attnprobe.experiments.error.view import error_legend, errors_view, summarise
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import symbol
-from attnprobe.gates.check import Gate, check
-from attnprobe.gates.parse import parse_gate
+from attnprobe.judge.gates import Gate, check
+from attnprobe.judge.parse import parse_gate
 from attnprobe.methods.registry import METHODS
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.show.writers import FORMATS
 from attnprobe.tables.console import Header
 from attnprobe.tables.numbers import significant
-from attnprobe.tables.view import flat_view
+from attnprobe.tables.view import flat_lines, flat_view
 
 HEADER = Header(
     {"model": "minilm", "text": "embedded"},
@@ -520,15 +520,18 @@ def test_a_total_variation_without_a_mass_says_nothing_new():
 def test_a_gate_compares_the_upper_end_of_an_interval():
     gate = [Gate("matrix_spectral", "max", max=1.0)]
     for open_ in ((False, False), (True, False)):
-        (result,) = check(summarise([with_matrix(cell(), open_=open_)])[0], gate)
+        (result,) = check(flat_lines(summarise([with_matrix(cell(), open_=open_)])[0]), gate)
         assert "1.5, the upper end" in result.message and "is above 1" in result.message and result.value == 1.5
     # the lower end stands above a min, and where none was recorded there is nothing to compare
     one = with_matrix(cell(), open_=(True, False))
-    (result,) = check(summarise([one])[0], [Gate("matrix_spectral", "max", min=0.1)])
+    (result,) = check(flat_lines(summarise([one])[0]), [Gate("matrix_spectral", "max", min=0.1)])
     assert "matrix_spectral_lower was not measured" in result.message
     one["metrics"]["matrix_spectral_lower"] = [0.25, 0.5]
     rows, _ = summarise([one])
-    assert [check(rows, [Gate("matrix_spectral", "max", min=low)])[0].passed for low in (0.5, 0.75)] == [True, False]
+    assert [check(flat_lines(rows), [Gate("matrix_spectral", "max", min=low)])[0].passed for low in (0.5, 0.75)] == [
+        True,
+        False,
+    ]
 
 
 def test_the_matrix_column_goes_before_those_that_matter_more(monkeypatch):

@@ -29,9 +29,9 @@ from attnprobe.experiments.inject.plan import _text_of
 from attnprobe.experiments.inject.rows import inject_points, inject_rows, inject_summary, predictors
 from attnprobe.experiments.inject.view import DRIFTS
 from attnprobe.experiments.inject.view import LAYERS as LAYER_COLUMNS
-from attnprobe.gates.check import check
-from attnprobe.gates.parse import parse_gate
 from attnprobe.inject import attention_by
+from attnprobe.judge.gates import check
+from attnprobe.judge.parse import parse_gate
 from attnprobe.methods import METHODS, get
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
@@ -40,6 +40,7 @@ from attnprobe.run.cells import OPENING
 from attnprobe.run.plan import MethodRequest
 from attnprobe.tables.long import LEAST_RANKED
 from attnprobe.tables.table import table_of
+from attnprobe.tables.view import flat_lines
 from attnprobe.timings import Timings
 
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -968,7 +969,7 @@ def test_perplexities_are_of_the_mean_loss_in_tables_json_and_gates():
     for name, value in expected.items():
         assert row["metrics"][name] == {"mean": pytest.approx(value, rel=1e-12), **nothing, "count": 2}
     assert {column.name: column.text(row) for column in DRIFTS}["perplexity change"] == "-7.12"
-    assert [result.passed for result in check([row], [parse_gate("perplexity_change=-7", GATED)])] == [True]
+    assert [result.passed for result in check(flat_lines([row]), [parse_gate("perplexity_change=-7", GATED)])] == [True]
     with pytest.raises(UsageError, match="unknown statistic 'p90'"):
         parse_gate("perplexity_change.p90=9", GATED)
 
@@ -980,7 +981,7 @@ def test_the_change_of_the_perplexity_is_over_windows_with_both_losses():
     [row] = inject_rows([first, second])
     alone = first["metrics"]["perplexity_change"][0]
     assert row["metrics"]["perplexity_change"]["mean"] == pytest.approx(alone, rel=1e-12)
-    [result] = check([row], [parse_gate("perplexity_change=0", GATED)])
+    [result] = check(flat_lines([row]), [parse_gate("perplexity_change=0", GATED)])
     assert result.message == "only 1 of 2 values are finite"
     first["metrics"] |= {name: [None] for name in names}
     [row] = inject_rows([first, second])

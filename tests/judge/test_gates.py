@@ -6,15 +6,15 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from error_records import cell as a_cell
+from frames import gate_lines
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.error import EXPERIMENT
-from attnprobe.experiments.error.view import summarise
-from attnprobe.gates.check import Gate, GateResult, check
-from attnprobe.gates.junit import write_junit
-from attnprobe.gates.parse import impossible_reason, parse_gate, parse_gates
-from attnprobe.gates.results import gate_cases, gates_markdown, gates_table
+from attnprobe.judge.gates import Gate, GateResult, check
+from attnprobe.judge.junit import write_junit
+from attnprobe.judge.outcomes import gate_cases, gates_markdown, gates_table
+from attnprobe.judge.parse import impossible_reason, parse_gate, parse_gates
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
@@ -22,7 +22,7 @@ def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
 
 
 def messages(records, *gates):
-    return [result.message for result in check(summarise(records)[0], gates) if not result.passed]
+    return [result.message for result in check(gate_lines(records), gates) if not result.passed]
 
 
 # --- forms
@@ -167,14 +167,14 @@ def test_a_gate_passes_at_the_limit_and_fails_beyond_it():
     assert messages(records, Gate("output_spectral", max=close)) == [f"0.5 is above {close!r}"]
     assert messages(records, Gate("output_spectral", min=0.51, max=0.6)) == ["0.5 is below 0.51"]
     assert messages(records, Gate("output_spectral", min=0.1, max=0.4)) == ["0.5 is above 0.4"]
-    results = check(summarise(records)[0], [Gate("output_spectral", "max", max=0.49), Gate("seconds", max=1.0)])
+    results = check(gate_lines(records), [Gate("output_spectral", "max", max=0.49), Gate("seconds", max=1.0)])
     expected = [(0.5, "<= 0.49", False), (0.25, "<= 1", True)]
     assert [(result.value, result.limit, result.passed) for result in results] == expected
     for part in ("output_spectral.max", "0.49", "skyformer", "d=16", "n=64", "layer=0"):
         assert part in results[0].name
     assert results[0].line == f"{results[0].name}: 0.5 is above 0.49"
     assert [result.seconds for result in results] == [0.25, 0.25]
-    (result,) = check(summarise([cell(), cell(window=1, seconds=0.5)])[0], [Gate("output_spectral", max=9.0)])
+    (result,) = check(gate_lines([cell(), cell(window=1, seconds=0.5)]), [Gate("output_spectral", max=9.0)])
     assert result.seconds == 0.75  # of all cells
 
 
@@ -205,7 +205,7 @@ def test_a_gate_fails_closed(records, limit):
 def test_a_gate_fails_closed_on_rows_of_any_origin():
     """Rows read from JSON, where a value may be anything."""
     for value in (None, math.nan, math.inf, "0.1", True, [0.1]):
-        row = {"method": "x", "status": "ok", "requested": True, "metrics": {"seconds": {"mean": value, "count": 1}}}
+        row = {"method": "x", "status": "ok", "seconds.mean": value, "seconds.count": 1}
         for gate in (Gate("seconds", max=10.0), Gate("seconds", min=-10.0)):
             (result,) = check([row], [gate])
             assert not result.passed and result.value is None, value
@@ -222,7 +222,7 @@ def test_a_gate_looks_at_the_rows_that_it_names():
         for options in ({}, {"inverse": "pinv", "ridge": 0.1})
     ]
     records += [cell("mss", 16, [1.0, 1.0]), cell("vmean", None, [99.0])]
-    rows, _ = summarise(records)
+    rows = gate_lines(records)
 
     def count(**places):
         return len(check(rows, [Gate("output_spectral", max=0.0, **places)]))
@@ -233,7 +233,7 @@ def test_a_gate_looks_at_the_rows_that_it_names():
     assert count(d=(16,)) == 9 and count(d=(16, 32)) == 17
     assert count(n=(128,), layer=(5,)) == 4 and count(method="skyformer", n=(64,), layer=(0,), d=(32,)) == 2
     results = check(rows, [Gate("output_spectral", max=16.0, method="skyformer", layer=(5,), n=(64,))])
-    assert [result.passed for result in results] == [True, False, True, False]
+    assert [result.passed for result in results] == [True, True, False, False]  # d = 16, 16, 32, 32
 
 
 def test_a_gate_tells_weights_and_targets_apart():
@@ -246,13 +246,13 @@ def test_a_gate_tells_weights_and_targets_apart():
         of("initialized", 1, values=[3.0]),
         of("pretrained", values=[4.0], target="gaussian"),
     ]
-    rows, _ = summarise(records)
+    rows = gate_lines(records)
 
     def actual(**places):
         return [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
 
-    assert actual() == [4.0, 1.0, 2.0, 3.0]
-    assert actual(weights=("pretrained",)) == [4.0, 1.0] and actual(weights=("initialized",)) == [2.0, 3.0]
+    assert actual() == [1.0, 2.0, 3.0, 4.0]
+    assert actual(weights=("pretrained",)) == [1.0, 4.0] and actual(weights=("initialized",)) == [2.0, 3.0]
     assert actual(weights=("initialized, weights seed 1",)) == [3.0]
     assert actual(target=("gaussian",)) == [4.0] and actual(target=("softmax",), weights=("pretrained",)) == [1.0]
     (result,) = check(rows, [Gate("output_spectral", max=0.5, weights=("initialized, weights seed 1",))])
@@ -260,11 +260,11 @@ def test_a_gate_tells_weights_and_targets_apart():
         "output_spectral.mean <= 0.5 for weights=initialized, weights seed 1: "
         "skyformer d=16 n=64 layer=0 weights initialized, weights seed 1"
     )
-    assert "output_spectral.mean for weights=initialized, weights seed 1" in gates_table([result])
+    assert r"output\_spectral.mean for weights=initialized, weights seed 1" in gates_markdown([result])[6]
 
 
 def test_every_place_that_a_gate_lists_has_a_row_or_the_gate_fails():
-    rows, _ = summarise([cell(d=16), cell(d=32, layer=5)])
+    rows = gate_lines([cell(d=16), cell(d=32, layer=5)])
     results = check(rows, [Gate("output_spectral", max=9.0, d=(16, 64, 32), layer=(0, 5, 7))])
     assert [result.passed for result in results] == [True, True, False]
     assert results[-1].message == (
@@ -288,13 +288,13 @@ def test_every_place_that_a_gate_lists_has_a_row_or_the_gate_fails():
 def test_a_gate_that_no_row_answers_to_fails(places, says):
     records = [cell(), cell(d=32, n=128), cell("vmean", None)]
     records = [{**record, "source": {"weights": "initialized"}} for record in records]
-    (result,) = check(summarise(records)[0], [Gate("output_spectral", max=1e9, **places)])
+    (result,) = check(gate_lines(records), [Gate("output_spectral", max=1e9, **places)])
     assert not result.passed and result.message.startswith(says)
     assert (result.where, result.value, result.seconds, result.name) == ("", None, None, str(result.gate))
 
 
 def test_a_gate_on_a_subject_that_no_row_has_names_it():
-    row = {"theorem": "skyformer", "requested": True, "status": "ok", "metrics": {"ratio": {"mean": 0.5}}}
+    row = {"theorem": "skyformer", "status": "ok", "ratio.mean": 0.5, "ratio.count": 1}
     results = check(
         [row], [Gate("ratio", max=1.0, subjects={"theorem": one}) for one in ("skyformer", "skyfromer", None)]
     )
@@ -312,16 +312,11 @@ def a_few():
     records = [
         cell("a_<&>\"'", 8, [0.25]),
         cell(d=128, n=4096, values=[123.456]),
-        cell(
-            "mss",
-            8,
-            status="failed",
-            reason="it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it",
-            metrics={},
-            seconds=None,
-        ),
+        cell("mss", 8, status="failed", metrics={}, seconds=None),
     ]
-    return check(summarise(records)[0], [Gate("output_spectral", max=1.0), Gate("bad_rows", max=0, d=(9,))])
+    lines = gate_lines(records)
+    lines[-1]["reason"] = "it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it"
+    return check(lines, [Gate("output_spectral", max=1.0), Gate("bad_rows", max=0, d=(9,))])
 
 
 def test_the_table_of_gates(monkeypatch):
@@ -338,9 +333,9 @@ def test_the_table_of_gates(monkeypatch):
     assert not passed.startswith("✗") and passed.index(".25") == sky.index(".5")  # aligned at the point
     assert "bad_rows.mean <= 0 for d=9: no row with d=9; the rows have 8,128" in text
     shown = gates_markdown(a_few())
-    assert r"| ✗ | bad\_rows.mean for d=9 | none |  | \<= 0 |" in shown
-    assert [line[:2] for line in shown[-5:]] == ["| ", "", "- ", "- ", "- "]  # of the four, one passed
-    assert gates_markdown(a_few()[:1])[-1].startswith("| ✓ |")
+    assert r"| ✗ bad\_rows.mean for d=9 | none |  | \<= 0 |" in shown
+    assert sum(line.startswith("✗") for line in shown) == 3  # of the four, one passed
+    assert gates_markdown(a_few()[:1])[-1].startswith("| ✓ ")
     assert gates_table([]).splitlines()[-1] == "0 checked, 0 failed"
 
 
@@ -388,7 +383,7 @@ def test_junit_xml_is_one_case_per_gate_and_row(tmp_path):
     told = by_method["mss"].find("failure").get("message")
     assert told == r"failed: it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it"  # what XML cannot hold is escaped
     assert by_method["mss"].find("failure").text.endswith(told)
-    assert [float(case.get("time")) for case in cases] == [0.25, 0.0, 0.25, 0.0]
+    assert [float(case.get("time")) for case in cases] == [0.25, 0.25, 0.0, 0.0]
     assert float(suite.get("time")) == 0.5
     write_junit(gate_cases(results), "gates", tmp_path / "again.xml")
     assert (tmp_path / "again.xml").read_bytes() == data
@@ -406,10 +401,66 @@ def test_junit_xml_of_nothing_and_of_a_path_that_cannot_be(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "none.xml"]
 
 
+def with_rounded(*values, rounded=(0.0, 7.0), metric="output_spectral", **more):
+    """The line of heads, of which the second has rows whose normaliser rounding decides."""
+    metrics = {metric: list(values), "rounded_rows": [*rounded][: len(values)], "bad_rows": [*rounded][: len(values)]}
+    return gate_lines([cell(values=values, metrics=metrics, **more)])
+
+
+@pytest.mark.parametrize(
+    ("gate", "outcome"),
+    [
+        (Gate("output_spectral", "max", max=1.0), "undecided"),
+        (Gate("output_spectral", "max", max=1e9), "undecided"),
+        (Gate("output_spectral", "mean", min=0.51), "undecided"),
+        (Gate("output_spectral", "max", min=1.0, max=1e9), "undecided"),
+        (Gate("output_spectral", "min", max=1.0), "passed"),  # no larger value of the other head moves it
+        (Gate("output_spectral", "min", max=0.9), "failed"),
+        (Gate("bad_rows", "max", max=7), "passed"),  # a count is no error
+    ],
+)
+def test_a_gate_on_a_value_that_rounding_decides_is_undecided(gate, outcome):
+    (result,) = check(with_rounded(1.0, 90.0), [gate])
+    assert [name for name in ("passed", "failed", "undecided") if getattr(result, name)] == [outcome]
+    (sound,) = check(with_rounded(1.0, 90.0, rounded=(0.0, 0.0)), [gate])
+    assert not sound.undecided
+
+
+def test_an_undecided_gate_says_its_value_and_the_way_out(tmp_path):
+    gates = [Gate("output_spectral", "max", max=10), Gate("output_spectral", "max", max=100)]
+    results = check(with_rounded(1.0, 90.0), gates)
+    way_out = "but rounding decides it; use guard=sampled (bidirectional skyformer)"
+    assert [result.message for result in results] == [f"≈90 is above 10, {way_out}", f"≈90 is at most 100, {way_out}"]
+    three = with_rounded(1.0, 1.1, 90.0, rounded=(0.0, 0.0, 7.0))
+    (one,) = check(three, gates[:1])
+    assert one.message.endswith("; gate the median, or use guard=sampled (bidirectional skyformer)")
+    write_junit(gate_cases(results), "gates", tmp_path / "gates.xml")
+    (suite,) = ET.parse(tmp_path / "gates.xml").getroot()
+    assert [case[0].get("type") for case in suite] == ["undecided", "undecided"]
+    lines = gates_table(results).splitlines()
+    assert (
+        any(line.startswith("≈ output_spectral.max <= 10: skyformer") for line in lines)
+        and lines[-1] == "2 checked, 2 undecided"
+    )
+    assert gates_markdown(results)[0] == "### ✗ 2 gates: 2 undecided"
+
+
+def test_a_missing_value_fails_a_gate_before_it_is_undecided():
+    (result,) = check(with_rounded(None, 90.0), [Gate("output_spectral", "max", max=1e9)])
+    assert result.failed and "only 1 of 2 values are finite" in result.message
+
+
+@pytest.mark.parametrize("stat", ["median", "min", "p10"])
+def test_a_statistic_that_an_infinite_head_does_not_reach_fails_too(stat):
+    lines = gate_lines([cell(values=[0.1, 0.2, math.inf])])
+    (result,) = check(lines, [Gate("output_spectral", stat, max=10.0)])
+    assert result.failed and result.message == "a value is not finite"
+
+
 def test_a_time_that_is_no_number_is_none(tmp_path):
     gate = Gate("delta", max=1)
     for mean in (math.nan, None, "1", math.inf):
-        row = {"method": "x", "status": "ok", "metrics": {"seconds": {"mean": mean, "count": 2}}}
+        row = {"method": "x", "status": "ok", "seconds.mean": mean, "seconds.count": 2}
         assert check([row], [gate])[0].seconds is None
     write_junit(
         gate_cases([GateResult(gate, "x", 0.5, "", 2.5), GateResult(gate, "y", 0.5, "")]), "gates", tmp_path / "x.xml"
@@ -419,14 +470,14 @@ def test_a_time_that_is_no_number_is_none(tmp_path):
 
 
 def test_a_reference_answers_to_no_gate_where_rows_do_not_say_what_was_requested():
-    one = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
-    reference = {**one, "method": "vmean", "reference": True, "metrics": {"delta": {"mean": 9.0, "count": 2}}}
+    one = {"method": "x", "d": 8, "status": "ok", "delta.mean": 0.5, "delta.count": 2}
+    reference = {**one, "method": "vmean", "reference": True, "delta.mean": 9.0}
     assert [result.name for result in check([reference, one], [Gate("delta", max=1)])] == ["delta.mean <= 1: x d=8"]
 
 
 def test_a_gate_of_no_row_has_none_for_its_place_in_markdown():
     text = gates_markdown([GateResult(Gate("bad_rows", max=0), "", None, "no row of a requested method to compare")])
-    assert text[0] == "### ✗ 1 gates: 1 failed" and "| none |" in text[4]
+    assert text[0] == "### ✗ 1 gates: 1 failed" and "| none |" in "\n".join(text)
 
 
 def test_a_place_that_no_row_has_is_told():

@@ -1,4 +1,7 @@
-"""Gates: limits on the rows of requested methods. A gate without a row fails. `parse` reads them."""
+"""Gates: a gate is a limit on a statistic of a summary, at the lines of requested methods. `check` judges them.
+
+`attnprobe.judge.parse` reads gates. A gate that covers no line fails.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,10 @@ from ..files import Fields
 from ..frame.metric import Metric
 from ..grammar.lists import options_text, parts, short_name
 from ..tables.labels import at_label, source_heading
-from ..tables.long import DOUBTFUL
-from ..tables.long import STATISTICS as ALL
-from ..tables.numbers import OPEN, method_label
+from ..tables.numbers import method_label
 
-STATISTICS = ALL[:-1]  # without the count
+STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max")
+ROUNDING = "≈"
 
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
@@ -107,9 +109,7 @@ class Gate:
         return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
 
     def covers(self, row: Fields) -> bool:
-        """Whether the row has the gate's metric and is at the places that the gate names."""
-        if self.metric not in row.get("judges", (self.metric,)):
-            return False
+        """Whether the row is at the places that the gate names."""
         if not all(self.meets(name, row) for name in PLACES):
             return False
         if any(name not in (None, row.get(field)) for field, name in self.subjects.items()):
@@ -124,11 +124,11 @@ class Gate:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of a gate at one row. ``where`` is empty if no row matches the gate.
+    """The result of a gate at one line. ``where`` is empty if no line matches the gate.
 
-    ``message`` is the reason why it failed or is undecided, empty if it passed. ``value`` is None if the row has none,
-    and ``fragile`` if it is not reproducible (see `fragile_statistics`); the gate is undecided if its ends then lie on
-    both sides of the limit. ``seconds`` is the time of the row's cells, None if unknown.
+    ``message`` is the reason why it failed or is undecided, empty if it passed. ``value`` is None if the line has none.
+    ``seconds`` is the time of the line's cells, None if unknown. The gate is ``undecided`` where rounding decides the
+    value (see `attnprobe.frame.summary`): on another machine it may lie on the other side of the limit.
     """
 
     gate: Gate
@@ -136,7 +136,6 @@ class GateResult:
     value: float | None
     message: str
     seconds: float | None = None
-    fragile: bool = False
     undecided: bool = False
 
     @property
@@ -161,88 +160,91 @@ class GateResult:
         return f"{self.name}: {self.message or 'passed'}"
 
 
-def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
-    """One result for each gate and each requested row that it covers, in this order: rows of the first table that has
-    the gate's metric.
+def check(lines: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
+    """One result for each gate and each requested line that it covers, in this order.
 
-    Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
-    gate that covers no requested row, or none at one of the places that it lists, are failures. Of certified
-    intervals the upper ends stand below ``max`` and the lower ends above ``min``. A statistic that is not
-    reproducible passes or fails if both its ends do, else it is undecided.
+    Fails closed: a missing or infinite value, a metric that is missing or infinite at some head, a line that is not ok,
+    and a gate that covers no requested line, or none at one of the places that it lists, are failures. Of certified
+    intervals the upper ends stand below ``max`` and the lower ends above ``min``.
 
-    >>> row = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
-    >>> [(result.name, result.value, result.passed) for result in check([row], [Gate("delta", max=1)])]
+    Args:
+        lines: of a `attnprobe.frame.summary`, ``METRIC.STAT`` and the flags ``METRIC.STAT.fragile`` among their fields.
+            Of several tables, a gate judges the first that has its metric.
+
+    >>> line = {"method": "x", "d": 8, "status": "ok", "delta.mean": 0.5, "delta.count": 2, "values": 2}
+    >>> [(result.name, result.value, result.passed) for result in check([line], [Gate("delta", max=1)])]
     [('delta.mean <= 1: x d=8', 0.5, True)]
     """
-    rows = [row for row in rows if row.get("requested", not row.get("reference"))]
+    lines = [line for line in lines if line.get("requested", not line.get("reference"))]
     results = []
     for gate in gates:
-        tables = [row.get("table") for row in rows if gate.metric in (row.get("metrics") or {})]
-        covered = [row for row in rows if gate.covers(row) and row.get("table") in (tables[:1] or [row.get("table")])]
-        results += [_result(gate, row) for row in covered]
+        tables = dict.fromkeys(line.get("table") for line in lines if f"{gate.metric}.count" in line)
+        first = next(iter(tables or dict.fromkeys(line.get("table") for line in lines)), None)
+        judged = [line for line in lines if line.get("table") == first]
+        covered = [line for line in judged if gate.covers(line)]
+        results += [_result(gate, line) for line in covered]
         if not covered:
-            results.append(GateResult(gate, "", None, _nothing(gate, rows)))
+            results.append(GateResult(gate, "", None, _nothing(gate, judged)))
         elif absent := _absent(gate, covered):
             results.append(GateResult(gate, "", None, absent))
     return results
 
 
-def _result(gate: Gate, row: Fields) -> GateResult:
+def _result(gate: Gate, line: Fields) -> GateResult:
     """The result at one of its limits, which does not pass if one does not."""
     sides = [(side, limit) for side, limit in (("upper", gate.max), ("lower", gate.min)) if limit is not None]
-    return max((_compared(gate, row, *side) for side in sides), key=lambda result: not result.passed)
+    return max((_compared(gate, line, *side) for side in sides), key=lambda result: not result.passed)
 
 
-def _compared(gate: Gate, row: Fields, side: str, limit: float) -> GateResult:
+def _compared(gate: Gate, line: Fields, side: str, limit: float) -> GateResult:
     """The result at one limit."""
-    result = partial(GateResult, gate, _where(gate, row), seconds=_seconds(row))
-    if row.get("status") != "ok":
-        return result(None, f"{row.get('status')}: {row.get('reason') or 'no reason given'}")
-    metrics = row.get("metrics") or {}
+    result = partial(GateResult, gate, _where(gate, line), seconds=_seconds(line))
+    if line.get("status") != "ok":
+        return result(None, f"{line.get('status')}: {line.get('reason') or 'no reason given'}")
     name, end = gate.metric, ""
-    if f"{name}_upper" in metrics:
+    if f"{name}_upper.count" in line:
         name, end = f"{name}_{side}", f", the {side} end of the certified intervals,"
-    statistics = metrics.get(name)
-    if statistics is None:
+    if (count := line.get(f"{name}.count")) is None:
         return result(None, f"{name} was not measured")
-    value, count = statistics.get(gate.stat), statistics.get("count")
-    expected = statistics.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        value = None
-    if count == 0 or (expected is not None and count != expected):
+    expected = line.get("values") or line.get("cells")
+    value = _finite(line.get(f"{name}.{gate.stat}"))
+    if expected is not None and count != expected:
         return result(value, f"only {count} of {expected} values are finite")
     if value is None:
         alone = " (one text window has no standard error)" if gate.stat == "se" else ""
         return result(None, f"no finite value{alone}")
-    fragile = (row.get("fragile") or {}).get(name) or {}
-    ends = fragile.get(gate.stat, [value, value])
-    kept = [end <= limit if side == "upper" else end >= limit for end in (value, *ends)]
-    result = partial(result, value, fragile=gate.stat in fragile)
-    if all(kept):
-        return result("")
-    texts = [f"{number:.6g}" for number in (limit, value, *ends)]
-    if texts[0] in texts[1:]:  # they differ beyond six digits
-        texts = [repr(number) for number in (limit, value, *ends)]
-    bound, shown, low, high = (text.replace("inf", "∞") for text in texts)
-    words = ("above", "at most", "at least") if side == "upper" else ("below", "at least", "at most")
-    message = f"{shown}{end} is {words[kept[0]]} {bound}"
-    if gate.stat not in fragile:
-        return result(message)
-    rounded = f"rounding decides {fragile[DOUBTFUL]} of its {count} values"
-    if not any(kept):
-        sure = low if side == "upper" else high
-        return result(f"{OPEN}{message}; {rounded}, and with any of these it is {words[2]} {sure}")
-    median = "" if "median" in fragile else "gate the median, or "
-    way_out = f"{median}use guard=sampled (bidirectional skyformer)"
-    return result(f"{OPEN}{message}, but {rounded}: it is between {low} and {high}; {way_out}", undecided=True)
+    ends = (line.get(f"{name}.{stat}") for stat in ("min", "max"))
+    if any(end is not None and _finite(end) is None for end in ends):
+        return result(value, "a value is not finite")
+    kept = value <= limit if side == "upper" else value >= limit
+    texts = [f"{number:.6g}" for number in (value, limit)]
+    if texts[0] == texts[1]:  # they differ beyond six digits, or not at all
+        texts = [repr(value), repr(limit)]
+    words = {
+        ("upper", False): "above",
+        ("lower", False): "below",
+        ("upper", True): "at most",
+        ("lower", True): "at least",
+    }
+    message = f"{texts[0]}{end} is {words[side, kept]} {texts[1]}"
+    if line.get(f"{gate.metric}.{gate.stat}.fragile"):
+        sound = gate.stat != "median" and not line.get(f"{gate.metric}.median.fragile")
+        way_out = f"{'gate the median, or ' if sound else ''}use guard=sampled (bidirectional skyformer)"
+        return result(value, f"{ROUNDING}{message}, but rounding decides it; {way_out}", undecided=True)
+    return result(value, "" if kept else message)
 
 
-def _seconds(row: Fields) -> float | None:
-    statistics = (row.get("metrics") or {}).get("seconds") or {}
-    mean, count = statistics.get("mean"), statistics.get("count")
-    if isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean):
-        return mean * count
-    return None
+def _finite(value: object) -> float | None:
+    """A finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _seconds(line: Fields) -> float | None:
+    """The time of all cells of a line; a row of a head has the time of its whole cell."""
+    mean, cells = _finite(line.get("seconds.mean")), line.get("cells") or line.get("seconds.count")
+    return mean * cells if mean is not None and isinstance(cells, int) else None
 
 
 def _where(gate: Gate, row: Fields) -> str:

@@ -10,7 +10,7 @@ from reprlib import repr as shown
 from ..errors import UsageError, nearest, unknown
 from ..files import Fields, JsonObject
 from ..grammar.lists import parts, short_name
-from .check import NUMBERED, PLACES, Gate, Gated
+from .gates import NUMBERED, PLACES, Gate, Gated
 
 OPEN = ("all", "own")  # words whose meaning the source or the method decides
 KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {

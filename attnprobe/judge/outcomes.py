@@ -1,0 +1,73 @@
+"""Results of gates: a table, Markdown, and test cases for CI."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+from ..grammar.foreign import one_line
+from ..show import notes
+from ..show.grid import Cell, Grid
+from ..show.table import KEY, Column, Table
+from ..show.writers import markdown, terminal
+from .gates import ROUNDING, GateResult
+from .junit import Case
+
+COLUMNS = (
+    Column("gate", "gate", priority=KEY),
+    Column("line", "where", priority=KEY),
+    Column("value", "value", digits=4, priority=KEY),
+    Column("limit", "limit", priority=KEY),
+)
+TABLE = Table("gates", "Gates", columns=COLUMNS)
+
+
+def gates_table(results: Sequence[GateResult]) -> str:
+    """A line for each gate and line: outcome, value and limit. Then the reasons of failures, and a count."""
+    count = f"{len(results)} checked, {_outcomes(results) or '0 failed'}"
+    if not results:
+        return f"no gates\n\n{count}"
+    return terminal([_grid(results)], shutil.get_terminal_size((100, 24)).columns) + count
+
+
+def gates_markdown(results: Sequence[GateResult]) -> list[str]:
+    """The verdict as a heading in Markdown, then the table; empty without gates."""
+    if not results:
+        return []
+    outcomes = _outcomes(results)
+    heading = f"### ✗ {len(results)} gates: {outcomes}" if outcomes else f"### ✓ {len(results)} gates passed"
+    return [heading, "", *markdown([_grid(results)]).splitlines()]
+
+
+def gate_cases(results: Sequence[GateResult]) -> list[Case]:
+    """A test case for each gate and line."""
+    return [
+        Case(one.gate.metric, one.name, one.message, "undecided" if one.undecided else "gate", seconds=one.seconds)
+        for one in results
+    ]
+
+
+def _grid(results: Sequence[GateResult]) -> Grid:
+    remarks = sorted((result for result in results if not result.passed), key=lambda result: result.undecided)
+    reasons = tuple(f"{_sign(result)} {one_line(result.line)}" for result in remarks)
+    cells = [
+        [
+            Cell(f"{_sign(result)} {result.gate.metric}.{result.gate.stat}{result.gate.selection}"),
+            Cell(result.where or "none"),
+            Cell(result.value, flag=notes.ROUNDING if result.undecided else None),
+            Cell(result.limit),
+        ]
+        for result in results
+    ]
+    return Grid(TABLE, COLUMNS, cells, [{} for _ in results], reasons=reasons)
+
+
+def _sign(result: GateResult) -> str:
+    """``✓`` if it passed, ``≈`` if it is undecided, ``✗`` if it failed."""
+    return "✓" if result.passed else ROUNDING if result.undecided else "✗"
+
+
+def _outcomes(results: Sequence[GateResult]) -> str:
+    """How many failed and how many are undecided; empty if all passed."""
+    counts = {name: sum(getattr(result, name) for result in results) for name in ("failed", "undecided")}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
