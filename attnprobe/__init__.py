@@ -63,6 +63,7 @@ _PUBLIC = {
     "output_errors": "metrics",
     "register_attention": "inject",
     "residual_errors": "metrics",
+    "rounding_errors": "rounding",
     "row_metrics": "metrics",
     "spectra": "metrics",
 }
@@ -94,6 +95,7 @@ __all__ = [
     "output_errors",
     "register_attention",
     "residual_errors",
+    "rounding_errors",
     "row_metrics",
     "spectra",
 ]
@@ -119,6 +121,7 @@ if TYPE_CHECKING:
     from .qkv import QKV
     from .reference import exact
     from .report import Run, open_run
+    from .rounding import rounding_errors
     from .sources import capture, load_qkv
 
 

@@ -17,7 +17,8 @@ LOWEST = -0x7F800001  # the key of -∞ among `_keys`; only a NaN with a sign ha
 def largest_scores(scores: Tensor, count: int, above: float = float("-inf")) -> tuple[Tensor, Tensor]:
     """The ``count`` largest of ``scores`` (…, n) above a bound and their places, (…, min(count, n)) each.
 
-    They are sorted: larger scores first, and of equal scores the one with the smaller place. A score that is not above
+    They are sorted: larger scores first, and of equal scores the one with the smaller place. A `TorchFunctionMode` sees
+    the function as one of torch's. A score that is not above
     ``above`` is not selected; its slot comes last and has the place -1. Places are int64. Gradients of the scores pass.
 
     Cost: a ``topk`` of ``count + 1`` scores, and for rows with equal scores among these O(n + count log count). On a
@@ -29,6 +30,8 @@ def largest_scores(scores: Tensor, count: int, above: float = float("-inf")) -> 
     >>> largest_scores(scores, 5)[1]
     tensor([[ 1,  2,  4,  0, -1]])
     """
+    if torch.overrides.has_torch_function_unary(scores):
+        return torch.overrides.handle_torch_function(largest_scores, (scores,), scores, count, above)
     count = min(count, scores.shape[-1])
     if scores.device.type == "cpu" and scores.dtype == torch.float32 and scores.shape[-1] >= FEW and count:
         places = _largest_of_keys(scores.detach(), count)

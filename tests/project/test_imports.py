@@ -22,13 +22,13 @@ CORE = {
     *("approximation", "kept"),
 }
 MEASURES = CORE | {
-    *("files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "replacement", "timings"),
+    *("files", "grammar", "methods", "metrics", "sources", "theorems", "rounding", "inject", "replacement", "timings"),
     "processes",
 }
 READS = {"errors", "files", "grammar", "records"}
 MAY = {
     # for typing only
-    "__init__": CORE | {"experiments", "inject", "methods", "metrics", "report", "sources"},
+    "__init__": CORE | {"experiments", "inject", "methods", "metrics", "report", "rounding", "sources"},
     "__main__": {"cli"},
     "errors": set(),
     "arguments": {"errors"},
@@ -50,6 +50,7 @@ MAY = {
     "methods": CORE | {"environment", "files", "grammar", "metadata"},
     "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},
+    "rounding": CORE | {"methods"},
     "hooks": {"arguments", "block", "errors", "grammar", "groups", "operators", "qkv"},
     "sources": {
         *("arguments", "block", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar"),
