@@ -311,6 +311,8 @@ def test_what_the_code_computes_in_its_own_dtype_is_said():
     inner = rounded(torch.softmax(near.float(), -1), format_named("bf16"))
     assert torch.equal(ours, rounded(inner @ near.float(), format_named("bf16")).double())
     assert [site.operation for site in report.as_written] == ["_softmax"]
+    cast, _ = emulated(lambda x: torch.softmax(x.float(), -1).to(x.dtype), [x], "bf16")
+    assert torch.equal(cast, inner.double())  # the cast stores the numbers in the format
 
 
 def test_another_threads_operations_are_not_seen():

@@ -82,6 +82,12 @@ def test_a_mask_has_no_derivative():
     every = [squares.inputs, *squares.made.values()]
     assert all(0 < value < float("inf") for value in every)
 
+    def weighted(x):  # the weight of some is 0, and its logarithm -∞
+        return torch.softmax(x + (x.square() * torch.ones(6, 6, dtype=x.dtype).tril()).log(), -1) @ x
+
+    squares, _ = on_tape(weighted, [x])
+    assert all(0 < value < float("inf") for value in squares.made.values())
+
 
 def test_the_formula_is_that_of_independent_relative_errors():
     """Of a product with a diagonal matrix: each result has one rounding, of mean square (C u)² of itself."""
