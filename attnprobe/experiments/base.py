@@ -72,6 +72,7 @@ class Experiment:
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
         compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
+        writes: whether it has files of its own beside the records, from ``files:files_of``.
         timed: whether times of two runs are compared, of rows of kind ``time``.
     """
 
@@ -87,6 +88,7 @@ class Experiment:
     compared: tuple[str, ...] = ()
     whole: bool = False
     timed: bool = False
+    writes: bool = False
 
     @property
     def plots(self) -> tuple[str, ...]:

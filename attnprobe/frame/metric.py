@@ -446,7 +446,8 @@ BUDGETS = (
     Metric("d", "budget d", "landmarks, features or keys of a method", "d", "$d$"),
     Metric("d_over_n", "budget over tokens", "budget over the number of tokens", "d / n", "$d/n$"),
     share("unreached", "unreached", "share of heads for which no budget is enough"),
-    Metric("found", "smallest sufficient d", "smallest budget whose error is at most ε"),
+    Metric("found", "smallest sufficient d", "smallest budget whose error is at most ε; infinite if none is enough"),
+    fact("fails", "larger budgets that fail", "budgets above the sufficient one whose error exceeds ε again"),
     share("counterexamples", "counterexamples", "share of heads whose error exceeds ε again at a larger budget"),
 )
 TRAINING = (

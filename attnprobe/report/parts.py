@@ -54,7 +54,9 @@ def _shown(run: Run, command: str, header: Header, drawing: Drawing | None) -> S
     catalogue = Catalogue.of(command)
     if catalogue.conditions is not None:
         header = replace(header, remarks=[*header.remarks, *catalogue.conditions(frame(CELL))])
-    return Shown(command, catalogue, frame, header, str(run.path), style=style, inputs=inputs)
+    one = experiment(command)
+    files = one.part("files:files_of")(run.records[command]) if one.writes else {}
+    return Shown(command, catalogue, frame, header, str(run.path), style=style, inputs=inputs, files=files)
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:

@@ -6,6 +6,7 @@ it looks.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ LOWEST = 9  # times the size of type: the least height of a panel
 TALL = 13  # times the size of type: the height of one of several lines of panels
 LINE = 1.6  # times the size of type: the height of a word's line
 LETTER = 0.55  # times the size of type: the width of a letter, about
+FORMULA = "\ufffc"  # the place of one in a text that is wrapped
 DECADES = 4  # of a scale of colours, at most
 
 
@@ -177,7 +179,11 @@ class Sheet:
         x, y = self._names()
         bottom, top = below + (1.2 * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
         if grows(self.style):
-            tall = lines * (height_of(self.data, self.panels, width / across) + LINE * size) + bottom + 1.5 * size
+            titles = max(axis.get_title().count("\n") for axis in drawn.axes) + 1
+            room = height_of(self.data, self.panels, width / across) + titles * LINE * size
+            tall = lines * room + bottom + 1.5 * size
+            if self.norm:  # the name of the scale of colours stands beside it
+                tall = max(tall, LETTER * size * len(label_of(self.figure.value)) + bottom + 3 * size)
             height = max(tall, height) if len(self.panels) == 1 and not self.norm else tall
             drawn.set_size_inches(width, height)
         look = {"fontsize": rcParams["axes.labelsize"]}
@@ -233,8 +239,8 @@ class Sheet:
         if full:
             facets = panel.column if number < across else ()
         line = _words(panel.line) if full and number % across == 0 else ""
-        letters = int(width * INCH / (LETTER * size_of("axes.titlesize")))
-        axis.set_title(textwrap.fill(_words(facets), letters))
+        letters = int((0.8 if self.norm else 1.0) * width * INCH / (LETTER * size_of("axes.titlesize")))
+        axis.set_title(wrapped(_words(facets), letters))
         axis.set_ylabel("\n".join(filter(None, [line, beside])))
         if "x" in self.figure.shared and not self.figure.square:
             axis.tick_params(labelbottom=number + across >= len(self.panels))
@@ -259,6 +265,17 @@ class Sheet:
         look = {"extend": arrows, "pad": 0.02, "aspect": 25, "shrink": min(1.0, 2.5 / lines)}
         bar = axes[0].figure.colorbar(ScalarMappable(norm, MAP), ax=[*axes], label=label_of(self.figure.value), **look)
         set_ticks(bar.ax.yaxis, (low, high), isinstance(norm, LogNorm))
+
+
+def wrapped(text: str, letters: int) -> str:
+    r"""A text in lines of at most so many letters, in which a formula counts as one and stays whole.
+
+    >>> wrapped(r"a word, $\varepsilon$", 9)
+    'a word, $\\varepsilon$'
+    """
+    formulas = iter(re.findall(r"\$[^$]*\$", text))
+    lines = textwrap.fill(re.sub(r"\$[^$]*\$", FORMULA, text), letters)
+    return re.sub(FORMULA, lambda _: next(formulas), lines)
 
 
 def _words(facets: Sequence[tuple[str, Any]]) -> str:

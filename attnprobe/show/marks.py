@@ -38,6 +38,8 @@ FEW = 12  # points of a line, each with its marker
 MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to that of the next line, of the axes
 OPAQUE = 0.13  # of bands
 SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # marks of more series than that would cover one another
+LETTERS = 5.5  # of cells' numbers, where there is room for one name
+CORNER = 0.34  # of a cell, from its number to a flag
 LIGHT = 0.9  # of every part of a pale colour
 INSET = 0.08  # of an axis: from its ends to the points of a series from end to end
 
@@ -399,16 +401,20 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, 
     else:
         axis.set_xticks(range(0, len(columns), step), [text_of(word) for word in columns[::step]])
         axis.set_yticks(range(len(lines)), [folded(text_of(line, y)) for line in lines])
+    beside = CORNER if "number" in figure.marks else 0.0
     for flag, fill in zip(figure.flags, FLAGGED, strict=False):
         some = points[points[flag]]
         look = {"markersize": 0.7 * rcParams["lines.markersize"], "linestyle": "", **filled("o", fill)}
-        axis.plot(some["column"], some["line"], **look)
+        axis.plot(some["column"] + beside, some["line"] - beside, **look)
         if len(some):
             legend.others[figure.flags[flag]] = drawn_as(**look)
-    for point in points[points["value"].notna()].to_dict("records") if "number" in figure.marks else ():
+    numbers = points[np.isfinite(points["value"])] if "number" in figure.marks else points.iloc[:0]
+    texts = [f"{value:g}" for value in numbers["value"]]
+    if len(columns) * max(map(len, texts), default=0) > LETTERS * most:
+        texts = []  # cells are too narrow for them
+    for column, line, value, text in zip(numbers["column"], numbers["line"], numbers["value"], texts, strict=False):
         look = {"ha": "center", "va": "center", "fontsize": 0.85 * size_of("ytick.labelsize")}
-        ink = "white" if norm(point["value"]) > 0.6 else "black"
-        axis.text(point["column"], point["line"], f"{point['value']:g}", color=ink, **look)
+        axis.text(column, line, text, color="white" if norm(value) > 0.6 else "black", **look)
     square = {"linestyle": "", "marker": "s"}
     if (table < 0).any():
         legend.others["negative"] = drawn_as(color=colormaps["Oranges"](0.6), **square)

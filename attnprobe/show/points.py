@@ -146,6 +146,8 @@ class Data:
             for some in (self.figure.lines, (*self.figure.columns, *self.figure.apart))
         ]
         facets[1] = [name for name in dict.fromkeys(facets[1]) if name not in facets[0]]
+        if "source" in facets[1]:  # its label says these too
+            facets[1] = [name for name in facets[1] if name not in ("weights", "scale_inputs")]
         both = [*facets[0], *facets[1]]
         if not both:
             return [((), ())]

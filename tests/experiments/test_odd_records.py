@@ -117,30 +117,6 @@ def test_stability_of_all_tasks_in_the_papers_setting():
     assert shown_steps[0] == [3, 2] and shown_steps[1:3] == [[3]] * 2
 
 
-def test_budget_of_two_targets_and_many_heads_with_counterexamples():
-    """Every head has a budget, so the largest that was tried need not be known; the seeds that held are not."""
-
-    def searched(record, target):
-        many = {"d": 2, "held": None, "lower": 0.5, "holds_from": 9, "fails_at": [3, 4, 6, 7]}
-        result = {name: value * 30 for name, value in record["results"][1].items() if name != "epsilon"}
-        result |= {"epsilon": 0.8, **{name: [value] * 60 for name, value in many.items()}}
-        tried = [{"d": one["d"], "heads": [*range(60)], "error": [one["error"][0]] * 60} for one in record["tried"]]
-        facts = {"heads": [*range(60)], "results": [result], "tried": tried, "target": target}
-        return {**record, "resolution": 1, "most": None, "least": None, **facts}
-
-    first = golden("budget")[0]
-    view, figures, axes = shown("budget", [searched(first, target) for target in ("softmax", "gaussian")])
-    text = view.text("table")
-    assert "≤ ε · 60 heads x 1 window · every budget · δ = 0.1" in text
-    assert "≤ ε · target gaussian · 60 heads x 1 window · every budget" in text
-    assert "head 0: d = 2, but 1.07 at 3, 1.07 at 4, 0.949 at 6 and at 1 more; at most ε from 9 on" in text
-    assert list(figures) == ["budget-n24-softmax", "budget-n24-gaussian"]
-    assert not axes["budget-n24-softmax"][0].texts  # cells of so many heads are too small for numbers
-    _, _, axes = shown("budget", [{**first, "least": None}])
-    numbers = [text.get_text() for panels in axes.values() for axis in panels for text in axis.texts]
-    assert numbers and not any(number.startswith("≤") for number in numbers)
-
-
 def test_condition_of_methods_with_a_matrix_of_one_name():
     """Of a user's method the cores may have any name, and be singular or unknown all over."""
     exact, skyformer, *_ = golden("condition")

@@ -139,7 +139,11 @@ CASES = {  # of keys alone, by command
         "--eps 1e-7 --target softmax --condition-tokens 8",
     ],
 }
-OF_ROWS = ("audit", "bench")  # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
+OF_ROWS = (
+    "audit",
+    "bench",
+    "budget",
+)  # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -196,7 +200,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         f"report {run}/ODD --plot all {how} --format csv --columns n"
         for how, some in (
             ("--style paper", ("error", "condition", "theory", "stability")),
-            ("--style slide", ("spectrum", "budget", "inject", "inject-decode")),
+            ("--style slide", ("spectrum", "inject", "inject-decode")),
         )
         for run in some
     ],
@@ -205,7 +209,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         for run, some in (
             ("audit", "rate.mean,worst.max"),
             ("bench", "peak_bytes.max,kv_read.mean"),
-            ("budget", "ε,status"),
+            ("budget", "found.median,error.max"),
             ("condition", "cond,change"),
             ("error", "median,status"),
             ("error-rows", "mass,status"),

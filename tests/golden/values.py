@@ -151,14 +151,8 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
             rows = []
 
 
-DIMENSIONS = (
-    "quantity",
-    "per",
-    "epsilon",
-    "delta",
-    "round",
-)  # of rows: where a number stands, beside the place of its cell
-OF_CELLS = ("trials", "flops", "leading_flops")  # numbers on the lines that end cells
+DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d")  # of rows, beside the place of their cell
+OF_CELLS = ("trials", "flops", "leading_flops", "needed", "least", "most")  # numbers on the lines that end cells
 
 
 def _of_rows(place, cell):
@@ -268,18 +262,6 @@ def _of_theory(place, record):
         yield place | {"d": refused["d"]}, "refused", True
 
 
-def _of_budget(place, record):
-    for name in ("needed", "least", "most"):
-        yield place, name, record.get(name)
-    for result in record["results"]:
-        lists = {name: value for name, value in result.items() if name not in ("epsilon", "fails_at")}
-        lists["fails_at"] = [",".join(map(str, one)) for one in result["fails_at"]]
-        yield from _of_heads(place | {"epsilon": result["epsilon"]}, record["heads"], lists)
-    for tried in record["tried"]:
-        lists = {f"tried_{name}": tried[name] for name in ("error", "median") if tried.get(name)}
-        yield from _of_heads(place | {"d": tried["d"]}, tried["heads"], lists)
-
-
 def _of_inject(place, record):
     place = place | {"layers": ",".join(map(str, record["layers"]))}
     for name, values in record["metrics"].items():
@@ -316,7 +298,6 @@ OF_COMMAND = {
     "spectrum": _of_spectrum,
     "condition": _of_condition,
     "theory": _of_theory,
-    "budget": _of_budget,
     "inject": _of_inject,
     "stability": _of_stability,
 }
@@ -349,7 +330,7 @@ def _of_tables(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[dict[str, A
     """The statistics of the lines of tables whose cells are rows."""
     for line in lines:
         place = _summary_place({**line, "options": (line["name"] or "").partition(":")[2]}) | {"of": "statistics"}
-        place |= {name: _text(line[name]) for name in DIMENSIONS if line.get(name) is not None}
+        place |= {name: _text(line[name]) for name in ("head", *DIMENSIONS) if line.get(name) is not None}
         for name, value in line.items():
             metric, _, statistic = name.partition(".")
             if statistic in STATISTICS and STATISTICS_OF.fullmatch(metric) and line[f"{metric}.count"]:

@@ -163,17 +163,6 @@ def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, t
     assert alone.exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "place", "how"),
-    [("budget", ("results", 0, "d", 0), "zero")],
-)
-def test_what_no_figure_can_draw_is_no_record(command, place, how):
-    shape, records = shape_of(command), records_of(command)
-    assert shape.problem(records[0]) is None
-    problem = shape.problem(changed(records[0], place, how))
-    assert problem is not None and ".".join(map(str, place[:2])).split(".")[0] in problem
-
-
 def sample(command, count):
     """Changes that a record survives, which reports must survive then."""
     shape, records = shape_of(command), records_of(command)

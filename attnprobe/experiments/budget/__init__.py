@@ -67,7 +67,10 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOutput(Output, Gates):
-    plots: tuple[str, ...] = plots_option("Draw d over layers and heads into figures/.", "budget")
+    plots: tuple[str, ...] = plots_option(
+        "Draw d over layers and heads into figures/: a map for each method, and for each layer (budget-methods).",
+        *("budget", "budget-methods"),
+    )
 
 
 GATED = Gated(
@@ -80,6 +83,7 @@ EXPERIMENT = Experiment(
     request=BudgetRequest,
     output=BudgetOutput,
     gated=GATED,
+    writes=True,
     examples=(
         "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
         "--fail-above d.max=256 --fail-above unreached=0",

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import Unsupported, UsageError
+from ...files import JsonObject
+from ...frame.rows import HEAD
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_method
@@ -18,7 +20,7 @@ from ...run.plan import Cell, ErrorPlan, Group, MethodRequest, key_of, method_fa
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from . import BudgetRequest
-from .bisect import coarse_budgets
+from .bisect import HeadBudget, coarse_budgets
 from .record import SHAPE
 from .search import RESIDUAL, BudgetSearch, Question, search_budgets
 
@@ -28,15 +30,7 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
 
     command = "budget"
     shape = SHAPE
-    blank = {
-        **PlannedCells.blank,
-        "least": None,
-        "most": None,
-        "needed": None,
-        "results": [],
-        "tried": [],
-        "refused": [],
-    }
+    blank = {**PlannedCells.blank, "least": None, "most": None, "needed": None}
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
         names = ("metric", "delta", "d_min", "d_max", "resolution", "scan", "target", "tol")
@@ -63,7 +57,6 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
             "target": self.plan_of(place).target,
             "d": None,
             "metric": question.metric,
-            "epsilon": list(question.epsilons),
             "delta": question.delta,
             "resolution": question.resolution,
             "scan": question.scan,
@@ -148,14 +141,10 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
 
 
 def _record(search: BudgetSearch, qkv: QKV) -> Result:
-    result = {
-        "least": search.least,
-        "most": search.most,
-        "needed": search.needed,
-        "results": [_of_epsilon(search, epsilon) for epsilon in dict.fromkeys(one.epsilon for one in search.heads)],
-        "tried": [_tried(d, errors, search.needed) for d, errors in search.tried.items()],
-        "refused": [{"d": d, "reason": reason} for d, reason in sorted(search.refused.items())],
-    }
+    rows = [row for head in search.heads for row in _of_head(search, head)]
+    rows += [row for d, errors in search.tried.items() for row in _trials(d, errors, search.needed)]
+    rows += [{"kind": "trial", "head": None, "d": d, "refused": why} for d, why in sorted(search.refused.items())]
+    result = {"least": search.least, "most": search.most, "needed": search.needed, "rows": rows}
     lost = [
         str(head)
         for head in qkv.heads
@@ -167,18 +156,22 @@ def _record(search: BudgetSearch, qkv: QKV) -> Result:
     return result
 
 
-def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
-    """The results at one ε: a list for each field, with one entry for each head."""
-    heads = [one for one in search.heads if one.epsilon == epsilon]
-    lists = {
-        name: [getattr(one, name) for one in heads]
-        for name in ("d", "below", "error", "held", "holds_from", "fails_at")
-    }
-    ends = [one.interval or (None, None) for one in heads]
-    return {"epsilon": epsilon, **lists, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
+def _of_head(search: BudgetSearch, found: HeadBudget) -> Iterator[JsonObject]:
+    """The row of a head and ε, and one for each larger budget that fails."""
+    low, high = found.interval or (None, None)
+    place = {"head": found.head, "epsilon": found.epsilon}
+    d = math.inf if found.d is None else found.d
+    known = {name: getattr(found, name) for name in ("below", "error", "held", "holds_from")}
+    yield {"kind": HEAD, **place, "found": d, "fails": len(found.fails_at), **known, "lower": low, "upper": high}
+    for fails in found.fails_at:
+        error = search.tried[fails][found.head][search.needed - 1]
+        above = {"d": fails, "error": error, "found": d, "holds_from": found.holds_from}
+        yield {"kind": "counterexample", **place, **above}
 
 
-def _tried(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> dict[str, Any]:
-    """The errors at one budget, one entry for each head that was run there."""
-    medians = [float(np.median(seeds)) for seeds in errors.values()]
-    return {"d": d, "heads": list(errors), "error": [seeds[needed - 1] for seeds in errors.values()], "median": medians}
+def _trials(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> list[JsonObject]:
+    """A row for each head that was run at a budget, with its seeds' errors in rising order."""
+    return [
+        {"kind": "trial", "head": head, "d": d, "error": seeds[needed - 1], "median": float(np.median(seeds))}
+        for head, seeds in errors.items()
+    ]

@@ -1,0 +1,91 @@
+"""The files of budgets that ``attnprobe budget`` leaves beside its records: `files_of`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...files import Fields
+from ...records.file import SCHEMA
+from ...tables.labels import file_tag, identity, scale_of, source_labels
+from ...tables.numbers import method_label
+from ...tables.table import grouped_by
+
+TAGS: dict[str, Callable[[Any], str]] = {  # the parts of file names
+    "source": str,
+    "target": str,
+    "metric": str,
+    "n": lambda n: f"n{n}",
+    "epsilon": lambda epsilon: f"epsilon{epsilon:g}",
+}
+
+
+def files_of(cells: Sequence[Fields]) -> dict[str, dict[str, Any]]:
+    """The contents of each ``budgets-METHOD.json``, by name: the d of every layer and head for one method and ε.
+
+    A head has the largest d over windows, or null if one window has none. If a run has several files of a method, their
+    names also contain what they differ in: ε, n, target, metric, source.
+    """
+    labels = source_labels(cells)
+    rows = [
+        {**cell, **row, "facts": cell["source"], "source": labels[identity(cell["source"])]}
+        for cell in cells
+        for row in cell["rows"]
+        if row["kind"] == "head"
+    ]
+    varying = [name for name in TAGS if len({row[name] for row in rows}) > 1]
+    files = {}
+    for group in grouped_by(rows, "method", "options", *TAGS):
+        tags = "".join(file_tag(TAGS[name](group[0][name])) for name in varying)
+        files[f"budgets{file_tag(method_label(group[0]))}{tags}.json"] = _file(group)
+    return files
+
+
+def _file(group: Sequence[Fields]) -> dict[str, Any]:
+    first = group[0]
+    heads = []
+    for rows in sorted(grouped_by(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
+        d = max(float(row["found"]) for row in rows)
+        known = math.isfinite(d)
+        sure = not any(row["fails"] for row in rows) if known else None
+        place = {name: rows[0][name] for name in ("layer", "head")}
+        heads.append({**place, "d": int(d) if known else None, "no_counterexample": sure})
+    contents = {
+        "schema": SCHEMA,
+        "method": first["method"],
+        "options": _options(first["options"]),
+        **{name: first[name] for name in ("metric", "epsilon", "n")},
+        **{name: first["facts"].get(name) for name in ("model", "weights")},
+        "target": first["target"],
+        "scale_inputs": scale_of(first["facts"]),
+        **{name: first[name] for name in ("delta", "seeds", "needed")},
+        "windows": len({row["window"] for row in group}),
+        "resolution": first["resolution"],
+        "d_max": first["most"],
+        "budgets": heads,
+    }
+    file = first.get("method_file")
+    return contents | ({"method_sha256": file["sha256"]} if file else {})
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Options with the types of their values.
+
+    >>> _options("orthogonal=False,ridge=0.001,sampler=wor")
+    {'orthogonal': False, 'ridge': 0.001, 'sampler': 'wor'}
+    """
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    return {name: _typed(value) for name, _, value in pairs}
+
+
+def _typed(text: str) -> Any:
+    words = {"True": True, "False": False, "None": None}
+    if text in words:
+        return words[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
