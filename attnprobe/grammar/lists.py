@@ -1,5 +1,6 @@
 """The grammar of values: lists of integers, ``512,1024``, ``0-5``, of positive numbers, ``0.05,0.1``, and of words;
-methods, ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``selection:FILE``, ``PATH.py:FUNCTION``; the names of Wikitext-2.
+methods, ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``selection:FILE``, ``PATH.py:FUNCTION``, ``rotated:FORMAT``,
+``POLICY+FORMAT``; the names of Wikitext-2.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from ..errors import UsageError, unknown
 SELECTION = "selection:"  # starts the names of methods that are sets of keys in a file
 
 JOINT = re.compile(r":(?=[A-Za-z_]\w*=)")  # a colon in the place of a comma between options
-SPELLING = re.compile(r"(?P<name>(?:torch|selection):[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
+ROTATED = "rotated:"  # starts the names of formats behind a rotation
+SPELLING = re.compile(
+    r"(?P<name>(?:torch|selection):[^:]*|.*?\.py(?::[^:+]*\+rotated:[^:]*|:[^:]*)?|(?:[^:+]*\+)?rotated:[^:]*|[^:]*)"
+    r"(?P<colon>:?)(?P<options>.*)",
+    re.S,
+)
 
 
 def parts(text: str) -> tuple[str, str | None]:
@@ -20,6 +26,8 @@ def parts(text: str) -> tuple[str, str | None]:
 
     >>> parts("skyformer:ridge=0.1,guard=none"), parts("./mine.py:fn:width=4"), parts("torch:flex")
     (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('torch:flex', None))
+    >>> parts("snapkv+rotated:q4_0:observe=8"), parts("./mine.py:fn+rotated:q4_0:exact=4")
+    (('snapkv+rotated:q4_0', 'observe=8'), ('./mine.py:fn+rotated:q4_0', 'exact=4'))
     """
     match = SPELLING.fullmatch(text)
     assert match is not None  # the pattern takes every text
@@ -65,6 +73,16 @@ def file_and_function(name: str) -> tuple[str, str] | None:
     """
     file, py, rest = name.rpartition(".py")
     return (file + py, rest[1:]) if py and (not rest or rest[0] == ":") else None
+
+
+def policy_and_format(name: str) -> tuple[str, str] | None:
+    """The two names of ``POLICY+FORMAT``; None for other names, such as that of a file with a plus.
+
+    >>> policy_and_format("snapkv+rotated:q4_0"), policy_and_format("c++/mine.py:fn"), policy_and_format("svd")
+    (('snapkv', 'rotated:q4_0'), None, None)
+    """
+    policy, plus, stored = name.rpartition("+")
+    return (policy, stored) if plus and re.fullmatch(r"(rotated:)?[a-z0-9_-]+", stored) else None
 
 
 def short_name(name: str) -> str:

@@ -17,7 +17,9 @@ from ..arguments import checked
 from ..environment import plugins
 from ..errors import AttnprobeError, UsageError, unknown
 from ..grammar.foreign import message
-from ..grammar.lists import SELECTION, file_and_function
+from ..grammar.lists import ROTATED, SELECTION, file_and_function, policy_and_format
+from .quantised.evicted import evicted_format
+from .quantised.rotated import rotated_format
 from .registry import KERNELS, METHODS, Method, Provenance
 from .selection.files import from_selection
 from .user.claims import as_method
@@ -27,7 +29,9 @@ from .user.foreign import asked
 
 @checked()
 def get(method: str | Method | Callable[..., Any]) -> Method:
-    """The method with a name, ``PATH.py:FUNCTION`` or ``selection:FILE``, or that of a function.
+    """The method of a name or of a function.
+
+    A name is registered, or is ``PATH.py:FUNCTION``, ``selection:FILE``, ``rotated:FORMAT`` or ``POLICY+FORMAT``.
 
     A file is read at every call, so an edited file gives another method.
 
@@ -43,6 +47,11 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     for registry in (METHODS, KERNELS):
         if method in registry:
             return registry[method]
+    if method.startswith(ROTATED):
+        return rotated_format(_format(method.removeprefix(ROTATED)))
+    if (both := policy_and_format(method)) is not None:
+        policy, stored = both
+        return evicted_format(get(policy), get(stored) if stored.startswith(ROTATED) else _format(stored))
     if method.startswith(SELECTION):
         return from_selection(method)
     if file_and_function(method) is not None:
@@ -53,9 +62,21 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
 
 
+def _format(name: str) -> Method:
+    """The registered method with a format of this name."""
+    known = {name: entry for name, entry in METHODS.items() if entry.format is not None}
+    if name not in known:
+        raise unknown("format", name, sorted(known))
+    return known[name]
+
+
 @checked()
 def is_method(name: str) -> bool:
     """Whether a name can be that of a method: registered, of a file, or of a plugin. Nothing is imported."""
+    if name.startswith(ROTATED):
+        return is_method(name.removeprefix(ROTATED))
+    if (both := policy_and_format(name)) is not None:
+        return all(map(is_method, both))
     of_file = name.startswith(SELECTION) or file_and_function(name) is not None
     return of_file or name in METHODS or name in KERNELS or name in plugins()
 

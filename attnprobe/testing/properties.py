@@ -14,6 +14,7 @@ import torch
 
 from ..approximation import Approximation
 from ..errors import Unsupported, UsageError
+from ..groups import repeated
 from ..operators import Operator
 from ..qkv import QKV
 from ..reference import exact_output
@@ -91,9 +92,7 @@ def low_scores(case: Case) -> None:
             demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite {where}")
             if _averages(case):
                 ones = case.run(qkv.replace(v=torch.ones_like(qkv.v)))
-                one = torch.ones_like(ones.output)
-                if ones.stored is not None:  # every value is the same, as it is read back
-                    one = ones.stored[1][:, :1].expand_as(one)
+                one = _values(case, ones, qkv.replace(v=torch.ones_like(qkv.v)))[:, :1].expand_as(ones.output)
                 case.near(ones.output, one, half_the_digits(one, case.dtype), f"row sums {where}")
             if equal and case.method.kind == "kernel":
                 mean = qkv.v.double().mean(1, keepdim=True).expand_as(approx.output)
@@ -119,11 +118,22 @@ def one_key(case: Case) -> None:
                 approx = case.run(qkv, d=case.budget and case.method.least if qkv.mask is not None else None)
             except UsageError:  # it takes no single token
                 continue
-            value = qkv.v[:, alone]
-            if approx.stored is not None:
-                value = approx.stored[1][:, alone if qkv.mask is None else slice(None)]
+            value = _values(case, approx, qkv)[:, alone if qkv.mask is None or approx.stored is None else slice(None)]
             what = f"a row that sees one key, of score {score:g}, against its value"
             case.near(approx.output[:, alone], value, half_the_digits(value, case.dtype), what)
+
+
+def _values(case: Case, approx: Approximation, qkv: QKV) -> torch.Tensor:
+    """The values that rows average, (h, n_k, p_v): V, or what a method that quantises it reads back.
+
+    Raises:
+        Skip: rows read the values of sets that are quantised one by one.
+    """
+    if approx.stored is not None:
+        return repeated(approx.stored[1], qkv.h)
+    if case.method.format is not None and approx.keys is not None:
+        raise Skip("a row averages the values of its set, which is quantised alone")
+    return qkv.v
 
 
 def _averages(case: Case) -> bool:
@@ -281,8 +291,7 @@ def padding(case: Case) -> None:
 def operator(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
-    if approx.stored is not None:
-        qkv = qkv.replace(v=approx.stored[1])
+    qkv = qkv.replace(v=_values(case, approx, qkv))
     expected = case.operator(approx).dense().double() @ qkv.v.double()
     case.near(approx.output, expected, case.output_band(approx, qkv), "the output against the operator times V")
 
@@ -299,7 +308,7 @@ def linear(case: Case) -> None:
     other = qkv.replace(v=qkv.v.flip(1) * weights)
     both = qkv.replace(v=2 * qkv.v - other.v)
     case.compare(case.run(other), first, qkv, "the matrix for another V")
-    if first.stored is not None:
+    if case.method.format is not None:
         return  # it quantises V
     a, b, c = (case.run(x) for x in (qkv, other, both))
     band = case.output_band(a, qkv) * 2 + case.output_band(b, other) + case.output_band(c, both)

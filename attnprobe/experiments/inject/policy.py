@@ -20,6 +20,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ...groups import folded, tokens, unfolded
 from ...methods import Method, Storage, approximate, chosen_keys
+from ...methods.quantised.evicted import in_order, kept_cache
 from ...methods.selection.files import selected_keys
 from ...qkv import QKV
 from ...replacement import Budget
@@ -178,11 +179,13 @@ class PromptPolicy:
             text = self.text(steps.layer, steps.row)
             self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
         index, qkv = self.kept[place], steps.qkv  # (h, u)
-        if index.shape[1] == self.prompt and (index >= 0).all():
+        if self.method.format is not None:
+            k, v = kept_cache(self.method, qkv, index, self.seed, self.options)
+        elif index.shape[1] == self.prompt and (index >= 0).all():
             return _Kept(steps.whole)  # not by other products, whose rounding would be lost mass
-        at = index.clamp(min=0)
-        scores = qkv.scale * (qkv.q @ tokens(qkv.shared_k, at).mT)
-        part = _joined(scores.masked_fill((index < 0)[:, None], float("-inf")), tokens(qkv.shared_v, at))
+        else:
+            k, v = (tokens(x, index) for x in (qkv.shared_k, qkv.shared_v))
+        part = _joined((qkv.scale * (qkv.q @ k.mT)).masked_fill((index < 0)[:, None], float("-inf")), v)
         return _Kept(part, False, index[:, None])
 
     def _reads_all(self, d: int | None) -> bool:
@@ -273,7 +276,7 @@ def prompt_text(qkv: QKV, prompt: int) -> QKV:
 def kept_keys(
     method: Method, text: QKV, prompt: int, d: int, seed: int = 0, options: Mapping[str, Any] | None = None
 ) -> Tensor:
-    """The keys of a prompt that a method keeps, (h, d) int64; -1 are empty slots.
+    """The keys of a prompt that a method keeps, (h, d) int64 in ascending order; -1 are empty slots, the last ones.
 
     They are the choice before the token that follows the prompt, by the queries of the prompt.
 
@@ -288,7 +291,7 @@ def kept_keys(
     keys = chosen_keys(method, text, d + 1, seed, **{**method.compress, **chosen})[:, 0]
     keys = keys.masked_fill(keys == prompt, -1)
     width = int((keys >= 0).sum(1).max())
-    return keys.sort(1, descending=True).values[:, :width]
+    return in_order(keys, text.n_k)[:, :width]
 
 
 def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]) -> str | None:

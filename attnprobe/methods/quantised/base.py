@@ -58,6 +58,8 @@ class Side:
     def draw(self, name: str, make: Callable[[torch.Generator], Tensor]) -> Tensor:
         """What ``make`` draws for each head, (h, …), on the CPU."""
         name = f"{self.word}_{name}"
+        if name in self.drawn:
+            return self.drawn[name]
         of_head = {head: make(self.streams.head(head, name)) for head in dict.fromkeys(self.heads)}
         self.drawn[name] = torch.stack([of_head[head] for head in self.heads])
         return self.drawn[name]
@@ -68,6 +70,7 @@ class Format:
     """A way to store keys and values.
 
     Attributes:
+        name: of the method that has it, in errors and for its draws.
         law: ``(x, side, **options) -> x̂``, both (h, …, n, p) float32: the n tokens of each head, or of sets of it.
         storage: ``(**options) -> Storage``, what is stored of keys and values, both quantised.
         alone: whether a token is read back the same whatever the other tokens are.
@@ -76,6 +79,7 @@ class Format:
         options: the parameters of the law's own options. exact: the default of the option ``exact``.
     """
 
+    name: str
     law: Callable[..., Tensor]
     storage: Callable[..., Storage]
     alone: bool
@@ -93,16 +97,20 @@ class Format:
         }
         return {**self.options, **shared}
 
-    def check(self, method: str, options: Mapping[str, Any]) -> None:
+    def check(self, options: Mapping[str, Any]) -> None:
         """Refuse values of the shared options that contradict each other."""
         if options["exact"] < 0:
-            raise UsageError(f"{method}: exact={options['exact']} is negative")
+            raise UsageError(f"{self.name}: exact={options['exact']} is negative")
         if options["pre_rope"] and options["of"] == "v":
-            raise UsageError(f"{method}: pre_rope=true is of keys, and of=v quantises none")
+            raise UsageError(f"{self.name}: pre_rope=true is of keys, and of=v quantises none")
+
+    def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of the law among those of a method."""
+        return {name: options[name] for name in self.options}
 
     def stored(self, options: Mapping[str, Any]) -> Storage:
         """What a method with these options stores."""
-        whole = self.storage(**{name: options[name] for name in self.options})
+        whole = self.storage(**self.own(options))
         sides = len(options["of"])
         return replace(
             whole,
@@ -143,8 +151,8 @@ def cache_format(
             for name, p in inspect.signature(law).parameters.items()
             if p.kind is p.KEYWORD_ONLY
         }
-        stated = Format(law, storage, alone, group, own, exact)
-        declare(stated, documented(law), **facts)
+        stated = Format(facts["name"], law, storage, alone, group, own, exact)
+        register(**method_facts(stated, facts))(method_of(stated, documented(law)))
         return law
 
     return put
@@ -161,19 +169,14 @@ def documented(law: Callable[..., Tensor]) -> str:
     return f"{head}{options}{SHARED.lstrip(chr(10))}{rest}"
 
 
-def declare(stated: Format, text: str, **facts: Any) -> None:
-    """Register the method of a format."""
-    register(**method_facts(stated, text, facts))(method_of(facts["name"], stated, text))
-
-
-def method_facts(stated: Format, text: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+def method_facts(stated: Format, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of the method of a format, as `Method` takes them."""
     check = facts.get("validate")
 
     def validate(target: str, **options: Any) -> None:
-        stated.check(facts["name"], options)
+        stated.check(options)
         if check is not None:
-            check(target, **{name: options[name] for name in stated.options})
+            check(target, **stated.own(options))
 
     tags = (*facts["tags"], *DISTRIBUTIONS, "decodes", "local")
     common = {"family": "quantised", "budget": None, "cost": "2 n² p", "format": stated}
@@ -181,14 +184,14 @@ def method_facts(stated: Format, text: str, facts: Mapping[str, Any]) -> dict[st
     return {**common, **facts, **more}
 
 
-def method_of(name: str, stated: Format, text: str) -> Callable[..., Approximation]:
+def method_of(stated: Format, text: str) -> Callable[..., Approximation]:
     """The function of the method of a format."""
 
     parameters = stated.parameters()
     defaults = {option: parameter.default for option, parameter in parameters.items()}
 
     def attended(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", **options: Any) -> Approximation:
-        return attend(qkv, name, stated, streams, defaults | options)
+        return attend(qkv, stated, streams, defaults | options)
 
     with_options(attended, parameters)
     attended.__doc__ = text
@@ -210,17 +213,16 @@ class Coder:
 
     @classmethod
     def of(
-        cls, qkv: QKV, method: str, stated: Format, streams: Streams, options: Mapping[str, Any], heads: Sequence[int]
+        cls, qkv: QKV, stated: Format, streams: Streams, options: Mapping[str, Any], heads: Sequence[int]
     ) -> dict[str, Coder]:
         """The coders of what is quantised, ``k`` and ``v``, for tensors whose rows take the draws of ``heads``."""
-        own = {name: options[name] for name in stated.options}
         turns = None
         if options["pre_rope"]:
-            turns = Turns.of(qkv, MODEL, method, "pre_rope=true", "leave pre_rope out")
+            turns = Turns.of(qkv, MODEL, stated.name, "pre_rope=true", "leave pre_rope out")
         coders = {}
         for axis in options["of"]:
-            side = Side("key" if axis == "k" else "value", method, streams, heads)
-            coders[axis] = cls(stated, side, own, turns if axis == "k" else None)
+            side = Side("key" if axis == "k" else "value", stated.name, streams, heads)
+            coders[axis] = cls(stated, side, stated.own(options), turns if axis == "k" else None)
         return coders
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -245,19 +247,19 @@ class Coder:
         return read
 
 
-def kv_streams(qkv: QKV) -> list[int]:
-    """The head whose draws each KV head takes: the first of its group in the source, also for a part of a group."""
-    return [qkv.kv_groups[number][0] for number in qkv.kv_numbers][:: qkv.group]
+def drawing_heads(qkv: QKV) -> list[int]:
+    """The head whose draws each query head takes: the first of its KV head in the source, also in a part of a group."""
+    return [qkv.kv_groups[number][0] for number in qkv.kv_numbers]
 
 
 @full_precision()
 def read_back(
-    qkv: QKV, method: str, stated: Format, streams: Streams, options: Mapping[str, Any]
+    qkv: QKV, stated: Format, streams: Streams, options: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The keys and values of all tokens as they are read back, (h_kv, n_k, ·) by ``k`` and ``v``, and the draws."""
     places = qkv.in_text(torch.arange(qkv.n_k, device=qkv.device))
     read, drawn = {"k": qkv.shared_k, "v": qkv.shared_v}, {}
-    for axis, coder in Coder.of(qkv, method, stated, streams, options, kv_streams(qkv)).items():
+    for axis, coder in Coder.of(qkv, stated, streams, options, drawing_heads(qkv)[:: qkv.group]).items():
         read[axis] = coder(read[axis], places)
         drawn |= {name: repeated(value, qkv.h) for name, value in coder.side.drawn.items()}
     return read, drawn
@@ -265,13 +267,13 @@ def read_back(
 
 def first_exact(lengths: Tensor, stated: Format, options: Mapping[str, Any]) -> Tensor:
     """The number of tokens that are quantised, of caches of these lengths (…) int64; later ones are exact."""
-    group = stated.group(**{name: options[name] for name in stated.options})
+    group = stated.group(**stated.own(options))
     return (lengths - options["exact"]).clamp(min=0) // group * group
 
 
-def attend(qkv: QKV, method: str, stated: Format, streams: Streams, options: Mapping[str, Any]) -> Approximation:
+def attend(qkv: QKV, stated: Format, streams: Streams, options: Mapping[str, Any]) -> Approximation:
     """``softmax(s Q K̂ᵀ) V̂`` over what is read back, and exact recent tokens."""
-    read, drawn = read_back(qkv, method, stated, streams, options)
+    read, drawn = read_back(qkv, stated, streams, options)
     k, v = read["k"], read["v"]
     lengths = qkv.query_positions + 1 if qkv.causal else torch.full_like(qkv.query_positions, qkv.n_k)
     first = first_exact(lengths, stated, options)  # (n_q,)

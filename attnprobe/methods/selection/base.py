@@ -65,17 +65,14 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
     row. Cost ``n_q u p`` multiply-adds a head for sets of u keys.
     """
     operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
+    return Approximation.of(operator, qkv, log_normalizer=log_normalizer, **facts_of(qkv, selection))
+
+
+def facts_of(qkv: QKV, selection: Selection) -> dict[str, Any]:
+    """What `attend` states of a selection, as attributes of an `Approximation`."""
     scored = {"scored": per_head(qkv.h, selection.scored / qkv.n_q)}
     diagnostics = Counted(lambda: {**key_costs(qkv, selection.index, selection.group), **scored})
-    keys_of_rows = partial(_keys_of_rows, qkv, selection)
-    return Approximation.of(
-        operator,
-        qkv,
-        draws=selection.draws,
-        diagnostics=diagnostics,
-        log_normalizer=log_normalizer,
-        keys=keys_of_rows,
-    )
+    return {"draws": selection.draws, "diagnostics": diagnostics, "keys": partial(_keys_of_rows, qkv, selection)}
 
 
 def _keys_of_rows(qkv: QKV, selection: Selection) -> Tensor:
