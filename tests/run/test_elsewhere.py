@@ -94,8 +94,8 @@ def mine(q, k, v):
     assert {record["status"] for record in run.outcome.records} == {"ok"}
     assert len({line.split()[0] for line in calls.read_text().splitlines()}) == 1
     [process] = json.loads((run.path / "manifest.json").read_text())["processes"]
-    machine = run.outcome.records[0]["machine"]
-    assert process["threads"] == machine["threads"]  # all of them, as in one process
+    threads = run.outcome.records[0]["threads"]
+    assert process["threads"] == threads  # all of them, as in one process
     again = measure_bench(BenchRequest(out=str(tmp_path / "r"), **given))
     assert again.outcome.measured == 0  # the same cells
 
