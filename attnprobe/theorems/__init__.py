@@ -12,6 +12,7 @@ from . import (  # noqa: F401  (each registers its theorems)
     tzachristas2025,
     verma2021,
     xiong2021,
+    zandieh2025,
 )
 from .finding import THEOREMS, VERDICTS, Finding, Setting, Theorem, get_theorem, theorem
 
