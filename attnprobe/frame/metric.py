@@ -423,6 +423,14 @@ PROMISES = (  # of random methods
         "bias_z", "bias over its error", "bias over its standard error, corrected for skewness", "z", "$z$", better=None
     ),
     Metric(
+        "score_bias",
+        "bias of scores",
+        "mean over repeats of Σ S S~ / Σ S² − 1, of quantised keys",
+        better=None,
+        signed=True,
+    ),
+    Metric("score_bias_z", "bias of scores over its error", "the same over its standard error", better=None),
+    Metric(
         "normaliser_sd",
         "noise of the normaliser",
         "standard deviation of D~/D over repeats",

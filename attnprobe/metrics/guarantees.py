@@ -13,6 +13,7 @@ from torch import Tensor, linalg
 
 from ..approximation import CACHED_ENTRIES, Approximation
 from ..errors import Unsupported
+from ..groups import repeated
 from ..linalg.norms import row_norms, unit_of_squares
 from ..operators import SoftmaxAttention
 from ..operators.blocks import row_blocks
@@ -105,6 +106,26 @@ class GuaranteeReference:
         if self.block is None:
             return None
         return head_residuals(approx.output.double() - self.output, self.block, self.qkv.heads).mean(-1)
+
+    @cached_property
+    def _gram(self) -> tuple[Tensor, Tensor, Tensor]:
+        """K, ``QᵀQ Kᵀ`` (h, p, n_k) and ``Σ S_ij²`` without the scale, in float64."""
+        q, k = self.qkv.q.double(), self.qkv.k.double()
+        weighted = q.mT @ q @ k.mT
+        return k, weighted, (weighted * k.mT).sum((1, 2))
+
+    @full_precision()
+    @torch.no_grad()
+    def score_bias(self, approx: Approximation) -> Tensor | None:
+        """``Σ S_ij S~_ij / Σ S_ij² - 1`` over all queries and keys, (h,), of quantised keys; None of others.
+
+        It is the slope of their scores, less 1. Cost: ``n_k p`` multiply-adds a head.
+        """
+        if approx.stored is None:
+            return None
+        k, weighted, squares = self._gram
+        change = repeated(approx.stored[0], self.qkv.h).double() - k
+        return (weighted * change.mT).sum((1, 2)) / squares
 
     @full_precision()
     @torch.no_grad()

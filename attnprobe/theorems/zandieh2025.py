@@ -16,6 +16,7 @@ from ..groups import repeated
 from ..linalg.exceedance import CONFIDENCE
 from ..linalg.lloyd_max import distortion
 from ..linalg.norms import row_norms
+from ..metrics.guarantees import GuaranteeReference
 from ..qkv import QKV
 from .finding import Finding, Setting, theorem
 
@@ -86,13 +87,14 @@ def turboquant_prod(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     The bias is that of the slope ``Σ S_ij S~_ij / Σ S_ij²`` over all queries and keys, which is 1 for unbiased scores.
     ``mse`` is the same of ``variant=mse``, which is -D(b) for many numbers.
     """
-    q, k = (repeated(x.double(), qkv.h) for x in (qkv.q, qkv.shared_k))
+    q, reference = qkv.q.double(), GuaranteeReference(qkv)
     unit, sizes = q / row_norms(q).clamp(min=1e-300)[..., None], _sizes(qkv)
-    gram, own = q.mT @ q, unit.mT @ unit
-    squares = (gram * (k.mT @ k)).sum((1, 2))
+    own = unit.mT @ unit
 
     def slope(approx: Approximation) -> Tensor:
-        return (gram * (k.mT @ _change(qkv, approx))).sum((1, 2)) / squares
+        bias = reference.score_bias(approx)
+        assert bias is not None
+        return bias
 
     def variance(approx: Approximation) -> Tensor:
         change = _change(qkv, approx) / sizes[..., None]

@@ -124,9 +124,10 @@ class Tally:
         if "keys" in metrics:
             qkv = self.reference.qkv
             metrics["keys_share"] = metrics["keys"] * qkv.n_q / qkv.entries
-        if self._moments:
-            mean, square, cube = (self._moments[name].numpy() / self.trials for name in ("mean", "square", "cube"))
-            z = bias_z(mean, square, cube, self.trials)
+        if "score" in self._moments:
+            metrics["score_bias"], metrics["score_bias_z"] = self._bias("score", "score_square", "score_cube")
+        if "mean" in self._moments:
+            mean, z = self._bias("mean", "square", "cube")
             metrics["bias"], metrics["bias_z"] = mean, z
             adjusted = holm(normal_p_value(z))
             rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
@@ -147,8 +148,17 @@ class Tally:
     def _add(self, totals: dict[Any, Tensor], key: Any, values: Tensor) -> None:
         totals[key] = totals[key] + values if key in totals else values.clone()
 
+    def _bias(self, *names: str) -> tuple[np.ndarray, np.ndarray]:
+        """The mean over repeats of an error of each head, and that over its standard error, from sums of its powers."""
+        mean, square, cube = (self._moments[name].numpy() / self.trials for name in names)
+        return mean, bias_z(mean, square, cube, self.trials)
+
     def _add_moments(self, approx: Approximation) -> None:
         """Sums of the relative errors of the normaliser, and of what the method states of its estimates."""
+        if (score := self.reference.score_bias(approx)) is not None:
+            score = score.cpu()
+            for power, name in enumerate(("score", "score_square", "score_cube"), 1):
+                self._add(self._moments, name, score**power)
         ratio = normaliser_ratio(approx, self.reference.log_normaliser)
         if ratio is not None:
             error = (ratio - 1).cpu()

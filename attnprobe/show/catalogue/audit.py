@@ -98,6 +98,8 @@ NORMALISERS = Table(
         Column("bias", "bias.median", digits=2, signed=True, priority=8),
         Column("z", "bias_z.median", digits=2, signed=True),
         Column("biased\nheads", "biased.sum", digits=0, of="values", priority=7),
+        Column("bias of\nscores", "score_bias.median", digits=2, signed=True),
+        Column("its z", "score_bias_z.median", digits=2, signed=True),
         Column("s.d.", "normaliser_sd.median", priority=6),
         Column("stated /\ns.d.", "sd_ratio.median"),
         Column("ESS", "ess.median"),
