@@ -31,6 +31,7 @@ from attnprobe.rng import generator
 
 POWERS = [-1000, -560, 560, 1000]
 SCALE_OF_VALUES = {"kdeformer"}  # its probabilities are of [V, 1]
+SCALE_OF_VALUES |= {name for name, entry in METHODS.items() if entry.format is not None}  # they store float32 at most
 
 
 def inputs(of_values=1.0, of_keys=1.0):
