@@ -108,6 +108,9 @@ class Approximation:
             quantise them: the output is then ``B~`` times these values. With a mask they are those of the valid tokens.
             None for others, and where rows read different ones.
 
+    Of inputs with a padding mask, only the operator and the output have the padded tokens. The rows of the other
+    attributes are those of the valid tokens, by which their keys are numbered.
+
     Raises:
         UsageError: an attribute of another type, or a tensor that is sparse, complex or without memory.
     """

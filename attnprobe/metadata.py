@@ -150,12 +150,15 @@ class SelectionMetadata(_Metadata):
     """What a file of sets of keys states beside its tensors.
 
     Attributes:
-        causal, offset: those of the Q, K, V that it is made for. block: the rows and the keys of a block. weights: the
-            meaning of its weights. heads: the numbers of the heads of its sets, and heads_of: which heads these are.
+        causal: that of the Q, K, V that it is made for. offset: the position of their first query, and positions: that
+            of each query; without positions the queries are tokens in a row. block: the rows and the keys of a block.
+            weights: the meaning of its weights. heads: the numbers of the heads of its sets, and heads_of: which heads
+            these are.
     """
 
     causal: Truth | None = None
     offset: Whole | None = None
+    positions: Annotated[list[Whole] | None, BeforeValidator(_list)] = None
     block: Sizes | None = None
     weights: Literal["probability", "log_bias"] = "probability"
     heads: Numbers | None = None

@@ -260,6 +260,10 @@ class Method:
         if not self.least <= d <= limit:
             below = "is not positive" if d < 1 else f"is below its least of {self.least}"
             fault = below if d < self.least else f"exceeds {self.limit_name}={limit}"
+            if self.least > limit:
+                raise Unsupported(
+                    f"{self.name}: its least d is {self.least}, above {self.limit_name}={limit}; choose a longer text"
+                )
             most = "" if self.limit is None else limit
             raise Unsupported(f"{self.name}: d={d} {fault}; choose d in {self.least}..{most}")
         return int(d)

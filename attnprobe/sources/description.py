@@ -101,9 +101,10 @@ def _attention(config: PreTrainedConfig) -> dict[str, Any]:
     """
     inner = config.get_text_config()
     causal = _is_causal(config)
-    width = getattr(inner, "sliding_window", None)
+    stated = [getattr(part, "sliding_window", None) for part in of_layers(inner)]
+    width = max((size for size in stated if isinstance(size, int)), default=0)
     facts: dict[str, Any] = {"causal": True} if causal else {}
-    if isinstance(width, int) and width > 0 and _local_layers(config, 1):
+    if width > 0 and _local_layers(config, 1):
         facts["sliding_window"] = width if causal else width + 1
     return facts | ({"sinks": True} if config.model_type in WITH_SINKS else {})
 
@@ -140,15 +141,31 @@ def _is_causal(config: PreTrainedConfig) -> bool:
 
 
 def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
-    """The layers, heads and head dimension of a configuration."""
+    """The layers, heads and head dimension of a configuration: the largest, if layers differ in it."""
     inner = config.get_text_config()
     layers_name, heads_name = "num_hidden_layers", "num_attention_heads"
     if is_decoder_part(config):
         layers_name, heads_name = "decoder_layers", "decoder_attention_heads"
     if not isinstance(getattr(inner, "vocab_size", None), int):
         raise SourceError(f"{name}: a {config.model_type} does not read text (its configuration has no vocab_size)")
+    parts = of_layers(inner)
     try:
-        layers, heads = int(getattr(inner, layers_name)), int(getattr(inner, heads_name))
-        return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
+        layers, counts = int(getattr(inner, layers_name)), {int(getattr(part, heads_name)) for part in parts}
+        heads = max(counts)
+        p = max(int(getattr(part, "head_dim", None) or part.hidden_size // heads) for part in parts)
     except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise SourceError(f"{name}: its configuration has no numbers of layers and heads ({error})") from error
+    if len(counts) > 1:
+        raise SourceError(
+            f"{name}: its layers have {min(counts)} to {heads} heads, and commands read models with the same heads in "
+            "all layers; attnprobe.capture takes any"
+        )
+    return layers, heads, p
+
+
+def of_layers(config: PreTrainedConfig) -> list[PreTrainedConfig]:
+    """The configurations of the layers of a text model, or only its own if all layers have the same settings.
+
+    A model whose layers differ, such as Gemma 4, has no setting of its own where they do.
+    """
+    return list(config.per_layer_config) if getattr(config, "is_heterogeneous", False) else [config]

@@ -32,6 +32,8 @@ OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 LONGEST = 8192  # the most tokens that a decoder reads in one forward for some queries; its mask has n² numbers
 PART = 512  # tokens of a forward with a cache of keys
+NEAR = 1e-3  # the relative distance of hidden states behind a cache from those of the whole text
+ROUNDING = 16  # or so many roundings of the model's dtype
 TENSORS = ("q", "k", "v", "sink_logits", "positions", "all_queries")  # the tensors of a capture
 OF_BLOCK = ("size", "projected", "gain")  # those of its block, without W_O
 
@@ -113,7 +115,8 @@ def read(
         name: the model's name in messages. policy: that for more tokens than the model has positions.
         queries: the tokens whose queries are captured, (n_q,) int64; None is all.
     """
-    if len(segments) == 1 and queries is not None and len(segments[0]) > LONGEST and _caches(model):
+    long = len(segments) == 1 and queries is not None and len(segments[0]) > LONGEST
+    if long and _caches(model) and _continues(model, segments[0][: 2 * PART]):
         return _in_parts(model, name, segments[0], layers, queries)
     if len(segments) == 1:
         return _joined([_forward(model, name, segments, layers, queries=queries)])
@@ -156,6 +159,24 @@ def _caches(model: PreTrainedModel) -> bool:
     """Whether a model is a decoder that takes a cache of keys."""
     takes = {"past_key_values", "use_cache"} <= set(inspect.signature(model.forward).parameters)
     return takes and not model.config.is_encoder_decoder
+
+
+@torch.no_grad()
+def _continues(model: PreTrainedModel, tokens: Sequence[int]) -> bool:
+    """Whether a decoder reads tokens behind a cache of keys as it reads them in a text, from two parts of ``tokens``.
+
+    Hybrid models may begin their other layers anew with each part. Some models take a cache of their own class alone.
+    """
+    from transformers import DynamicCache
+
+    ids, cache = torch.tensor([tokens], device=model.device), DynamicCache(config=model.config)
+    whole = model(input_ids=ids, use_cache=False)[0]
+    try:
+        parts = [model(input_ids=part, past_key_values=cache, use_cache=True)[0] for part in ids.split(PART, 1)]
+    except Exception:  # the code of any model may raise anything
+        return False
+    distance = (torch.cat(parts, 1) - whole).norm() / whole.norm()
+    return float(distance) <= max(NEAR, ROUNDING * torch.finfo(whole.dtype).eps)
 
 
 def _in_parts(

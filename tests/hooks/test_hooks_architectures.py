@@ -38,7 +38,7 @@ KINDS = {
     **dict.fromkeys(("LFM2", "Jamba", "Bamba", "Granite 4", "Falcon-H1", "Nemotron-H", "Qwen3-Next"), [CAUSAL]),
     **dict.fromkeys(("OLMo hybrid", "MiniMax", "Zamba2"), [CAUSAL]),
     "Cohere 2": [WINDOW, CAUSAL],
-    "Gemma 3n": [WINDOW, CAUSAL] * 2,
+    **dict.fromkeys(("Gemma 3n", "Gemma 4"), [WINDOW, CAUSAL] * 2),
     "RecurrentGemma": [WINDOW],
 }
 

@@ -49,7 +49,7 @@ def forms():
     for width in (1, 5, 16, N - 1, N):
         for name in ("all", "last", "gaps", "reversed"):
             made[f"causal {name} window {width}"] = Form(causal=True, window=width, **PLACED[name])
-        for name in ("all", "gaps", "repeated", "reversed"):
+        for name in ("all", "more", "gaps", "repeated", "reversed"):
             made[f"free {name} window {width}"] = Form(window=width, **FREE[name])
     for name in ("all", "last", "one", "gaps", "mixed"):
         made[f"causal {name} sinks"] = Form(causal=True, window=5, sinks=3, **PLACED[name])

@@ -187,6 +187,12 @@ def test_a_least_budget_is_part_of_the_range(d, fault):
     assert entry(least=3).check_budget(3, 10, 12) == 3
 
 
+def test_a_text_that_is_too_short_for_any_budget_is_unsupported():
+    for d in (1, 3):
+        with pytest.raises(Unsupported, match="^toy: its least d is 3, above n=2; choose a longer text$"):
+            entry(least=3).check_budget(d, 2, 2)
+
+
 @pytest.mark.parametrize("d", [None, 1.5, "x", True, float("nan"), float("inf")])
 def test_a_budget_that_is_no_whole_number_is_refused(d):
     with pytest.raises(UsageError, match="toy"):

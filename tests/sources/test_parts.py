@@ -14,8 +14,20 @@ from sources_helpers import bert_config
 from attnprobe.block import Block
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.hooks.call import AttentionCall
+from attnprobe.hooks.numbering import attention_layers
 from attnprobe.sources import cache as cache_module
-from attnprobe.sources import choose, gguf_file, hub, packaged, resolve, save_qkv, scaled, vocabulary, weights
+from attnprobe.sources import (
+    choose,
+    gguf_file,
+    hub,
+    packaged,
+    positions,
+    resolve,
+    save_qkv,
+    scaled,
+    vocabulary,
+    weights,
+)
 from attnprobe.sources.cache import Cache, _runs
 from attnprobe.sources.converted import _refuse_what_is_lost
 from attnprobe.sources.description import _attention, _is_causal
@@ -215,6 +227,21 @@ def test_a_decoder_alone_takes_a_cache():
         """Another one."""
 
     assert [_caches(model(cached)), _caches(model(cached, pair=True)), _caches(model(plain))] == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["Jamba", "Bamba", "RecurrentGemma", "MiniMax", "LFM2", "BERT"])
+def test_a_long_text_is_as_in_one_forward_whatever_a_model_does_behind_a_cache(monkeypatch, name):
+    """Some hybrids begin other layers anew behind a cache, an encoder sees later parts, some have their own cache."""
+    model = tiny_models.build(name)
+    layers = attention_layers(model, model.config.num_hidden_layers)
+    tokens = tiny_models.inputs(model)["input_ids"][0].tolist()
+    queries = torch.tensor([2, 9, 15, 16, 23])
+    whole = positions.read(model, name, [tokens], layers, "segment", queries)
+    monkeypatch.setattr(positions, "LONGEST", 8)
+    monkeypatch.setattr(positions, "PART", 8)
+    for layer, captured in positions.read(model, name, [tokens], layers, "segment", queries).items():
+        for axis in "qkv":
+            torch.testing.assert_close(getattr(captured, axis), getattr(whole[layer], axis), rtol=0, atol=1e-5)
 
 
 def test_a_block_that_one_segment_lacks_is_none():

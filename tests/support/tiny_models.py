@@ -167,6 +167,19 @@ CAPTURED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
             activation_sparsity_pattern=None,
         ),
     ),
+    "Gemma 4": (  # whose layers differ in their head dimension and in their KV heads
+        "Gemma4TextModel",
+        "Gemma4TextConfig",
+        lambda: grouped(
+            num_hidden_layers=4,
+            layer_types=_alternating(4),
+            sliding_window=6,
+            vocab_size_per_layer_input=VOCABULARY,
+            hidden_size_per_layer_input=8,
+            per_layer_config={str(layer): {"head_dim": 16, "num_key_value_heads": 1} for layer in (1, 3)},
+            head_dim=8,
+        ),
+    ),
     "DiffLlama": ("DiffLlamaModel", "DiffLlamaConfig", grouped),
     "DeepSeek-V2": (
         "DeepseekV2Model",

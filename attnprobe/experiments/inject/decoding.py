@@ -18,6 +18,7 @@ from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...run.cells import Result
 from ...sources import AttentionCall
+from ...sources.positions import NEAR, ROUNDING
 from .allocation import head_errors
 from .bench import Bench, replaced_heads
 from .cache import CacheLayer, CacheReaders, Read
@@ -28,10 +29,6 @@ from .policy import PromptPolicy, Steps, prompt_text
 
 if TYPE_CHECKING:
     from transformers import Cache
-
-
-NEAR = 1e-3  # the relative distance of hidden states behind a cache from those of the whole text
-ROUNDING = 16  # or so many roundings of the model's dtype
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ...records.file import cell_key, identity_facts
 from ...replacement import Budget
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.sources import draft_plan, left_out, prepared
+from ...sources.description import of_layers
 from ...sources.weights import language_kind
 from ...timings import Timings
 from . import LAVA, SHUFFLED, InjectRequest
@@ -83,13 +84,14 @@ class InjectPlan:
     """The plan of the methods, and the budgets of a file, which has one method.
 
     ``left_out`` are the layers that keep exact attention beside a method without a form for sliding windows.
+    ``kv_heads`` are the numbers of KV heads of each layer.
     """
 
     base: ErrorPlan
     budgets: Budgets | None
     request: InjectRequest
     left_out: tuple[int, ...] = ()
-    kv_heads: int = 1
+    kv_heads: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
@@ -112,7 +114,7 @@ class InjectPlan:
             places: list[tuple[tuple[int, ...], int | None, int | None]] = [(layers, None, None)]
             places += [((layer,), layer, None) for layer in layers] if self.request.per_layer else []
             if self.request.per_head:
-                places += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads)]
+                places += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads[layer])]
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             budgets = (None,) if self.budgets or request.entry.budget is None else self.request.budgets_at(n)
             for d in budgets:
@@ -221,7 +223,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         if request.question is not None:
             _refuse_prompts(replace(request, methods=read.methods), plan.n)
         plan = replace(plan, windows=request.windows)
-        kv_heads = getattr(source.config.get_text_config(), "num_key_value_heads", None) or source.heads
+        stated = [getattr(part, "num_key_value_heads", None) for part in of_layers(source.config.get_text_config())]
+        kv_heads = tuple(count or source.heads for count in stated) * (source.layers // len(stated))
         plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source), kv_heads)))
     return plans
 

@@ -34,8 +34,8 @@ def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Ap
     Shapes: output (h, n_q, p_v). Deterministic; cost ``n_k p_v`` additions.
     """
     if qkv.visible is not None:
-        log_ones = qkv.q.new_zeros(qkv.h, qkv.n_k, 1)  # the logarithm of one feature, 1 for every token
-        operator, _ = from_log_features(log_ones[:, : qkv.n_q], log_ones, qkv)
+        log_ones = qkv.q.new_zeros(qkv.h, max(qkv.n_q, qkv.n_k), 1)  # the logarithm of one feature, 1 for every token
+        operator, _ = from_log_features(log_ones[:, : qkv.n_q], log_ones[:, : qkv.n_k], qkv)
         return Approximation.of(operator, qkv, diagnostics={"visited": per_head(qkv.h, 0)})
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)

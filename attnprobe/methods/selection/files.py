@@ -89,8 +89,8 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         source: the origin of the sets, for the metadata.
 
     Raises:
-        Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; heads, a mask or an
-            offset that differ between layers or windows; a path that cannot be written.
+        Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; heads, a mask or
+            positions of queries that differ between layers or windows; a path that cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     metadata = {"source": source}
@@ -99,13 +99,23 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         if name in tensors:
             raise UsageError(f"selection: two sets of {name.removesuffix('.indices')}")
         tensors[name] = selected_keys(approx).to(torch.int32).cpu().contiguous()
-        facts = {"causal": str(qkv.causal).lower(), "offset": str(int(qkv.query_positions[0]))}
+        positions = qkv.query_positions.tolist()
+        facts = {"causal": str(qkv.causal).lower(), "offset": str(positions[0])}
+        facts["positions"] = json.dumps(positions) if positions != in_a_row(positions[0], qkv.n_q) else ""
         facts |= {"heads": json.dumps(list(qkv.heads)), "heads_of": "query"}
         for fact, value in facts.items():
             if metadata.setdefault(fact, value) != value:
-                raise UsageError(f"selection: {name} has {fact}={value}, others {metadata[fact]}: write two files")
+                given, others = cut(value or "in a row"), cut(metadata[fact] or "in a row")
+                raise UsageError(f"selection: {name} has {fact}={given}, others {others}: write two files")
+    if not metadata.get("positions"):
+        metadata.pop("positions", None)
     with writing(path), replacing(path_of(path)) as temporary:
         save_tensors(temporary, tensors, metadata)
+
+
+def in_a_row(first: int, count: int) -> list[int]:
+    """The positions of ``count`` queries from ``first`` on, without gaps."""
+    return list(range(first, first + count))
 
 
 def selected_keys(approx: Approximation) -> Tensor:
@@ -206,6 +216,17 @@ def _check_facts(path: Path, metadata: SelectionMetadata, qkv: QKV) -> None:
         if stated not in (None, value):
             of_file, of_qkv = (str(fact).lower() for fact in (stated, value))
             raise Unsupported(f"{path.name}: it is of inputs with {name}={of_file}, and these have {of_qkv}")
+    stated, positions = metadata.positions, qkv.query_positions.tolist()
+    if stated is None and metadata.offset is not None:
+        stated = in_a_row(metadata.offset, qkv.n_q)
+    if stated is None or len(stated) != qkv.n_q:  # another number of rows is refused by its sets
+        return
+    for row, (of_file, of_qkv) in enumerate(zip(stated, positions, strict=True)):
+        if of_file != of_qkv:
+            raise Unsupported(
+                f"{path.name}: its row {row} is of a query at position {of_file}, and that of these inputs is at "
+                f"{of_qkv}"
+            )
 
 
 def _of_heads(path: Path, tensor: Tensor, metadata: SelectionMetadata, qkv: QKV) -> Tensor:

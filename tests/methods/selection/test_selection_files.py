@@ -149,6 +149,28 @@ def test_layers_of_other_heads_or_masks_are_not_written_to_one_file(tmp_path):
         assert not (tmp_path / "sets").exists()
 
 
+def test_queries_with_gaps_are_told_apart(tmp_path):
+    """From those in a row, and from those with other gaps, though they begin at the same position."""
+    text = causal()
+    gaps, others, row = (text.queries(torch.tensor(at)) for at in ([3, 9, 20], [3, 12, 20], [3, 4, 5]))
+    made = {name: approximate("topk", qkv, 3) for name, qkv in (("gaps", gaps), ("row", row))}
+    save_selection(tmp_path / "gaps", [(gaps, made["gaps"])])
+    save_selection(tmp_path / "row", [(row, made["row"])])
+    for name, qkv in (("gaps", gaps), ("row", row)):
+        again = approximate(f"selection:{tmp_path / name}", qkv)
+        assert (again.operator.dense() - made[name].operator.dense()).abs().max() < 1e-14
+    for name, qkv, says in (
+        ("gaps", others, "row 1 is of a query at position 9, and that of these inputs is at 12"),
+        ("gaps", row, "row 1 is of a query at position 9, and that of these inputs is at 4"),
+        ("row", gaps, "row 1 is of a query at position 4, and that of these inputs is at 9"),
+    ):
+        with pytest.raises(Unsupported, match=says):
+            approximate(f"selection:{tmp_path / name}", qkv)
+    later = row.replace(label={"layer": 1})
+    with pytest.raises(UsageError, match=r"others \[3, 9, 20\]: write two files"):
+        save_selection(tmp_path / "both", [(gaps, made["gaps"]), (later, made["row"])])
+
+
 def test_keys_ahead_are_refused_or_counted(tmp_path):
     qkv = causal(n=4, h=1)
     name = written(tmp_path, [[[0, 1], [0, 1], [1, 3], [-1, 2]]])
@@ -219,6 +241,12 @@ def test_rows_of_a_file_have_the_identities_of_a_selection(tmp_path):
         ([[[]] * 4], {}, "none of length 0"),
         ([[[0]] * 4], {"causal": "false"}, "inputs with causal=false, and these have true"),
         ([[[0]] * 4], {"offset": 9}, "inputs with offset=9, and these have 0"),
+        (
+            [[[0]] * 4],
+            {"positions": "[0, 1, 2, 5]"},
+            "row 3 is of a query at position 5, and that of these inputs is at 3",
+        ),
+        ([[[0]] * 4], {"positions": "[0, 1.5]"}, "metadata positions: expected a valid integer"),
         ([[[0]] * 4], {"heads": json.dumps([7])}, "it has no sets of head 0"),
         ([[[0]] * 4], {"heads": "[true]"}, "metadata heads: expected a valid integer, got true"),
         ([[[0]] * 4], {"heads": "null"}, "metadata heads: expected a list of numbers"),
