@@ -21,14 +21,15 @@ PLACE = (
     *("status", "reason", "duplicates", "seconds"),
 )
 DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
+STATE = ("status", "reason")  # which a row without its own has from its cell
 WIDE = ("seed",)  # may have more than 64 bits
 
 
 def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mapping[str, str]) -> DataFrame:
     """The rows of one kind, in the order of their cells; of kind ``cell`` a row for each cell.
 
-    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell that lost its rows, as one
-    that was skipped, has one row of the kind, without a head.
+    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell whose
+    state none of its rows has, as one that was skipped, has a row of the kind without a head too.
 
     Args:
         labels: the label of each cell's source, by the cell's key.
@@ -50,15 +51,19 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
     rows, of_cell = [], []
     for number, cell in enumerate(cells):
         of_kind = [row for row in cell["rows"] if row["kind"] == kind]
-        if not of_kind and (not cell["rows"] or cell["status"] != "ok"):
-            of_kind = [{}]
+        lost = cell["status"] != "ok" and not any(row.get("status") == cell["status"] for row in of_kind)
+        if not cell["rows"] or lost and (not of_kind or "status" in own):
+            of_kind.append({})
         rows += of_kind
         of_cell += [number] * len(of_kind)
     needed = {HEAD, *(name for name, field in model.model_fields.items() if field.is_required())}
     there = {name for row in rows for name in row}
     right = typed(pd.DataFrame(rows, columns=[name for name in own if name in there or name in needed]), model)
-    left = left.drop(columns=[name for name in left if name in own])  # a number of the row, as the time of a round
-    return pd.concat([left.take(of_cell).reset_index(drop=True), right], axis=1)
+    left = left.take(of_cell).reset_index(drop=True)
+    of_both = [name for name in left if name in own]  # a row's own goes first, as the time of a round
+    for name in set(of_both) & {*STATE}:
+        right[name] = right[name].fillna(left[name]) if name in right else left[name]
+    return pd.concat([left.drop(columns=of_both), right], axis=1)
 
 
 def place_of(cell: Fields, label: str) -> dict[str, Any]:

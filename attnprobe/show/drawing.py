@@ -63,7 +63,10 @@ class Prepared:
 
 def prepared(frame: Rows, figure: Figure, methods: Rows | None, overlay: Rows | None) -> Prepared:
     """The panels of a figure; none if the frame has nothing for it."""
-    data = Data(frame, figure, overlay)
+    rows = figure.prepared(frame) if figure.prepared else frame
+    measured = [name for name in figure.measured if name in rows]
+    there = bool(measured) and rows[measured].notna().to_numpy().any()
+    data = Data(rows if there else rows.iloc[:0], figure, overlay)
     if not len(data.rows):
         return Prepared(data, {}, [])
     known = (frame if methods is None else methods).query("method.notna() and not reference")

@@ -9,7 +9,7 @@ A catalogue, ``show/catalogue/COMMAND.py``, declares the figures of a command. A
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,8 @@ class Figure:
     Attributes:
         name: the figure's name on the command line, and the stem of its files. title: its title on a slide.
         caption: at most two sentences, the same for every run.
-        kind: of the frame's rows. rows: a query of them; all without one.
+        kind: of the frame's rows. prepared: makes the figure's rows of them, as by a further column. rows: a query of
+            these; all without one.
         x, y: columns of the axes: metrics, places, words, or counts of `summary`. Words are evenly spaced, and so are
             numbers that `spaced` names. If y is words, values run to the right. Several y have panels of their own.
         value: the column that the colours of a heat map's cells show.
@@ -98,6 +99,7 @@ class Figure:
     marks: tuple[str, ...]
     caption: str = ""
     kind: str = "head"
+    prepared: Callable[[DataFrame], DataFrame] | None = None
     rows: str = ""
     value: str = ""
     points: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,15 +115,25 @@ def grids(frame: DataFrame, table: Table, columns: Sequence[str] | None = None, 
         (place, of_rows, of_lines, [_cells(column, table, of_lines) for column in chosen])
         for place, of_rows, of_lines in _places(rows, lines, (*table.each, *each))
     ]
-    kept = [
-        number
-        for number in range(len(chosen))
-        if any(not cell.empty for *_, columns_of_cells in filled for cell in columns_of_cells[number])
-    ]
+    there = {
+        column
+        for number, column in enumerate(chosen)
+        if any(not cell.empty for *_, columns in filled for cell in columns[number])
+    }
     return [
-        _grid(table, place, of_rows, of_lines, {chosen[number]: columns_of_cells[number] for number in kept})
-        for place, of_rows, of_lines, columns_of_cells in filled
+        _grid(table, place, of_rows, of_lines, _kept(there, dict(zip(chosen, columns, strict=True))))
+        for place, of_rows, of_lines, columns in filled
     ]
+
+
+def _kept(there: Set[Column], cells: dict[Column, list[Cell]]) -> dict[Column, list[Cell]]:
+    """The columns that some grid has a value of. Those that tell lines apart need one in this grid."""
+    kept = {
+        column: of_column
+        for column, of_column in cells.items()
+        if column in there and (column.priority != KEY or any(not cell.empty for cell in of_column))
+    }
+    return kept or dict([next(iter(cells.items()))])  # signs of lines stand in the first column
 
 
 def summarised(

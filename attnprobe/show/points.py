@@ -76,7 +76,7 @@ class Data:
         columns |= {*_levels(figure), *figure.apart, *STATE}
         self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
         rows = frame.drop(self.yardsticks.index)
-        rows = rows.query(figure.rows) if figure.rows else rows
+        rows = rows.query(figure.rows) if figure.rows and len(rows) else rows
         if len(rows) and not pd.api.types.is_numeric_dtype(rows[figure.colour]):
             rows = rows.assign(**{figure.colour: rows[figure.colour].fillna(EXACT)})
         self.rows, self.yardsticks = (

@@ -186,9 +186,7 @@ class Shown:
             from .figure import save, sheets
 
             frame = self.frame(figure.kind)
-            measured = [name for name in figure.measured if name in frame]
-            rows = frame.dropna(subset=measured, how="all") if measured else frame.iloc[:0]
-            drawn = sheets(rows, figure, self.style, methods=frame) if len(rows) else []
+            drawn = sheets(frame, figure, self.style)
             stems = [figure.name if len(drawn) == 1 else f"{figure.name}-{part}" for part in range(1, len(drawn) + 1)]
             return [path for stem, sheet in zip(stems, drawn, strict=True) for path in save(sheet, folder / stem)]
 

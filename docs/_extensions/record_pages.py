@@ -32,7 +32,7 @@ generated from the types `Record` in `attnprobe/records/shapes.py` and `attnprob
 
 - attnprobe only adds lines. If several lines have the same `key`, the last one is valid. But a line with status `ok`
   is never replaced by a line with another status.
-- A number that is not finite is `null`, and `status` gives the reason. Only in `findings` of `theory`, infinity is
+- A number that is not finite is `null`, and `status` gives the reason. In rows, infinity is
   `"inf"` or `"-inf"`, and `null` is NaN.
 - A list of numbers has one entry for each head of `heads`, in that order, unless its line below says otherwise.
 - Only `seconds` varies between two runs of the same cell on the same machine.

@@ -139,11 +139,8 @@ CASES = {  # of keys alone, by command
         "--eps 1e-7 --target softmax --condition-tokens 8",
     ],
 }
-OF_ROWS = (
-    "audit",
-    "bench",
-    "budget",
-)  # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
+# commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
+OF_ROWS = ("audit", "bench", "budget", "theory")
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -217,7 +214,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("inject-decode", "KL,status"),
             ("spectrum", "rank,σ"),
             ("stability", "loss,status"),
-            ("theory", "bound,verdict"),
+            ("theory", "bound.median,verdicts"),
         )
     ],
     "gates": [

@@ -151,19 +151,23 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
             rows = []
 
 
-DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d")  # of rows, beside the place of their cell
+# of rows: where a number stands, beside the place of its cell
+DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index")
+OF_PLACES = ("theorem",)  # fields of cells that say where their numbers stand
 OF_CELLS = ("trials", "flops", "leading_flops", "needed", "least", "most")  # numbers on the lines that end cells
+WORDS = ("kind", "key", "head", "reason", "assumption", "promise", "detail")  # of rows
 
 
 def _of_rows(place, cell):
+    place = place | {name: cell[name] for name in OF_PLACES if name in cell}
     for name in OF_CELLS:
         if name in cell:
             yield place, name, cell[name]
     for row in cell["rows"]:
         at = place | {name: row[name] for name in ("head", *DIMENSIONS) if name in row}
         for name, value in row.items():
-            if name not in ("kind", "key", "head", *DIMENSIONS):
-                yield at, name, value
+            if name not in (*WORDS, *DIMENSIONS):
+                yield at, f"details.{row['detail']}" if "detail" in row else name, value
 
 
 def _place(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,20 +250,6 @@ def _of_condition(place, record):
                 yield place | {"matrix": matrix, "head": head, "trial": trial}, "sensitivity", value
 
 
-def _of_theory(place, record):
-    place = place | {"theorem": record["theorem"]}
-    for finding in record["findings"]:
-        at = ",".join(f"{name}={value}" for name, value in sorted(finding["at"].items()))
-        at_place = place | {"d": finding.get("d"), "at": at, "sense": finding["sense"]}
-        known = ("met", "vacuous", "verdict", "bound", "measured", "lower", "upper", "rounding")
-        lists = {name: finding[name] for name in known if finding[name] is not None}
-        yield from _of_heads(at_place, record["heads"], lists)
-        for name, values in finding["details"].items():
-            for head, value in zip(record["heads"], values, strict=True):
-                for index, number in enumerate(value) if isinstance(value, list) else ((None, value),):
-                    yield at_place | {"head": head, "index": index}, f"details.{name}", number
-    for refused in record.get("refused") or ():
-        yield place | {"d": refused["d"]}, "refused", True
 
 
 def _of_inject(place, record):
@@ -297,7 +287,6 @@ OF_COMMAND = {
     "error": _of_error,
     "spectrum": _of_spectrum,
     "condition": _of_condition,
-    "theory": _of_theory,
     "inject": _of_inject,
     "stability": _of_stability,
 }
@@ -330,7 +319,8 @@ def _of_tables(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[dict[str, A
     """The statistics of the lines of tables whose cells are rows."""
     for line in lines:
         place = _summary_place({**line, "options": (line["name"] or "").partition(":")[2]}) | {"of": "statistics"}
-        place |= {name: _text(line[name]) for name in ("head", *DIMENSIONS) if line.get(name) is not None}
+        names = ("head", *OF_PLACES, *DIMENSIONS)
+        place |= {name: _text(line[name]) for name in names if line.get(name) is not None}
         for name, value in line.items():
             metric, _, statistic = name.partition(".")
             if statistic in STATISTICS and STATISTICS_OF.fullmatch(metric) and line[f"{metric}.count"]:

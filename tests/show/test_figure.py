@@ -312,7 +312,13 @@ def everything(figure):
         elif name in METRICS or name in ("row", "column", "lower"):
             facet = name in (*figure.columns, *figure.lines)
             rows[name] = 0.1 if facet else 0.1 + (np.arange(len(rows)) * (place + 3) % 7) / 10
-    return rows
+    if figure.kind == "detail":
+        parts = (("d_stat", ""), ("sufficient", ""), ("errors", "of=output"))
+        rows = rows.drop(columns=[*figure.measured], errors="ignore")
+        details = [rows.assign(detail=name, at=at, index=0, value=rows.index + 1.0, window=0) for name, at in parts]
+        rows = pd.concat(details, ignore_index=True).astype({"detail": "string", "at": "string"})
+        rows = rows.assign(epsilon=rows.index % 3 / 10 + 0.1)
+    return rows.assign(at="") if "at" not in rows else rows
 
 
 @pytest.mark.parametrize("command, figure", FIGURES, ids=lambda one: getattr(one, "name", one))

@@ -54,7 +54,7 @@ def test_every_format_has_the_lines_of_the_first_table(run):
                 assert math.isclose(float(text), value), name
             else:
                 assert text == ("" if value is None else str(value)), name
-    names = {row["name"] for row in lines if not row["reference"]}
+    names = {row["name"] for row in lines if row["name"] and not row["reference"]}
     for format in set(FORMATS) - {"json", "jsonl", "csv"}:
         text = one.text(format).replace("\\_", "_")
         assert all(name in text for name in names), format

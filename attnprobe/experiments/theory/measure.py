@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from ...errors import BadResult, Unsupported
+from ...files import JsonObject
+from ...frame.rows import HEAD, head_rows
 from ...grammar.foreign import message
+from ...grammar.lists import options_text
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...records.file import encode_inf
@@ -22,7 +25,7 @@ from ...run.sources import draft_plan, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
 from . import TheoryRequest
-from .record import SHAPE
+from .record import LOST, SHAPE
 from .setting import Question, checked_budgets, question_of, setting_of
 
 RANGE = 1e-75, 1e75  # within it no fourth power of an entry under- or overflows
@@ -47,7 +50,6 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
 
     command = "theory"
     shape = SHAPE
-    blank = {**PlannedCells.blank, "findings": [], "refused": []}
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = question_of(request.theorems, request.epsilon, request.delta, request.quadrature)
@@ -61,7 +63,7 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
         super().__init__(request, parts, partial(_cells, self.question), planned)
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
-        plan, question = self.plan_of(place), self.question
+        plan = self.plan_of(place)
         return {
             "theorem": cell.theorem.name,
             "paper": cell.theorem.paper,
@@ -69,9 +71,6 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
             **method_facts(cell.request),
             "target": cell.request and plan.target,
             "d": None,
-            "budgets": plan.d,
-            "epsilon": question.epsilons,
-            "delta": question.delta,
             "repeat": 0,
             "seed": plan.seed,
             "seeds": plan.repeats,
@@ -151,35 +150,48 @@ def _check(
             raise
     finally:
         if findings:
-            result["findings"] = [_as_record(one) for one in findings]
-            result["refused"] = [{"d": d, "reason": why} for d, why in reasons.items()]
+            nothing = {
+                "kind": HEAD,
+                **dict.fromkeys(("head", "epsilon", "delta", "sense", "assumption", "promise", "verdict")),
+                "at": "",
+            }
+            refusals = [{**nothing, "d": d, "status": "skipped", "reason": why} for d, why in reasons.items()]
+            result["rows"] = [row for one in findings for row in _rows(one, inner.heads)] + refusals
     if not findings:
         raise BadResult("the theorem gave no finding")
     if None not in reasons and (lost := sum(None in finding.verdicts() for finding in findings)):
         result |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
 
 
-def _as_record(finding: Finding) -> dict[str, Any]:
-    """A finding in the form of a record: a list for each number, one entry for each head, infinity as ``"inf"``."""
-
-    def as_list(x: Any) -> Any:
-        return encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
-
-    rounding = (
-        finding.rounding
-        if isinstance(finding.rounding, Tensor)
-        else torch.full_like(finding.measured, finding.rounding)
-    )
-    return {
-        "d": finding.d,
-        "at": dict(finding.at),
-        "assumption": finding.assumption,
-        "promise": finding.promise,
-        "sense": finding.sense,
+def _rows(finding: Finding, heads: Sequence[int]) -> list[JsonObject]:
+    """The rows of a finding: a verdict for each head, then its details."""
+    at = dict(finding.at)
+    method, epsilon, delta = (at.pop(name, None) for name in ("method", "epsilon", "delta"))
+    del method  # it is the cell's
+    statement = {"d": finding.d, "epsilon": epsilon, "delta": delta, "at": options_text(at), "sense": finding.sense}
+    verdicts = finding.verdicts()
+    columns = {
+        "status": ["ok" if verdict else "diverged" for verdict in verdicts],
+        "reason": [None if verdict else LOST for verdict in verdicts],
+        "verdict": verdicts,
         "met": finding.met.tolist(),
         "vacuous": finding.vacuous.tolist(),
-        "verdict": finding.verdicts(),
-        **{name: as_list(getattr(finding, name)) for name in ("bound", "measured", "lower", "upper", "slack")},
-        "rounding": as_list(rounding),
-        "details": {name: as_list(value) for name, value in finding.details.items()},
+        "rounding": _list(torch.as_tensor(finding.rounding).expand_as(finding.measured)),
     }
+    for name in ("bound", "measured", "lower", "upper", "slack"):
+        numbers = getattr(finding, name)
+        columns[name] = [None] * len(heads) if numbers is None else _list(numbers)
+    words = {"assumption": finding.assumption, "promise": finding.promise}
+    rows = [{**row, **statement, **words} for row in head_rows(heads, columns)]
+    for name, numbers in finding.details.items():
+        for head, value in zip(heads, _list(numbers), strict=True):
+            several = enumerate(value) if isinstance(value, list) else [(None, value)]
+            place = {"kind": "detail", "head": head, **statement, "detail": name}
+            rows += [{**place, "index": index, "value": number} for index, number in several]
+    return rows
+
+
+def _list(numbers: Tensor) -> list[Any]:
+    """Numbers as JSON has them: infinity is a text, NaN is null."""
+    numbers_or_texts: Any = encode_inf(numbers.detach().double().cpu().tolist())
+    return numbers_or_texts

@@ -49,7 +49,7 @@ def cell_parts(cell: Cell, column: Column) -> list[str]:
         plus = "+" if column.signed and cell.value > 0 else ""
         parts = [sign + plus + text(cell.value, column.digits)]
     ends = column.digits and min(column.digits, 2)
-    if cell.low is not None and cell.high is not None:
+    if cell.low is not None and cell.high is not None and cell.low != cell.high:  # a range of one value says nothing
         parts += [f" [{text(cell.low, ends)}", f" – {text(cell.high, ends)}]"]
     if cell.half is not None:
         parts.append(f" ± {text(cell.half, ends)}")

@@ -5,17 +5,19 @@ import math
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from showing import view_of
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
+from attnprobe.experiments.theory.record import SHAPE
 from attnprobe.experiments.theory.setting import question_of
-from attnprobe.experiments.theory.view import theory_rows, theory_summary
+from attnprobe.frame.read import frame_of
 from attnprobe.records.read import read_records
+from attnprobe.report import open_run, views
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
 
@@ -184,17 +186,34 @@ def measured(file, tmp_path, name="r", **rest):
     return measure_theory(TheoryRequest(**spec, out=str(tmp_path / name), **arguments)).outcome
 
 
-def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
-    records = measured(file, tmp_path).records
+def rows_of(cells, kind="head"):
+    """The rows of a kind, as `Run.frame` has them."""
+    frame = frame_of(cells, SHAPE, kind, {cell["key"]: "" for cell in cells})
+    return [
+        {name: None if pd.isna(value) else value for name, value in row.items()} for row in frame.to_dict("records")
+    ]
+
+
+def verdicts_of(cell):
+    """How many verdicts a cell has."""
+    return sum(row.get("verdict") is not None for row in cell["rows"])
+
+
+def test_a_cell_is_a_theorem_on_a_layer_with_a_row_for_each_statement_and_head(file, tmp_path):
+    cells = measured(file, tmp_path).records
     expected = [("first", None, "ok"), ("frequency", None, "ok"), ("worst", "nystromformer", "ok")]
-    assert [(r["theorem"], r["method"], r["status"]) for r in records] == expected
-    one = records[0]["findings"]
-    assert one[0]["verdict"] == [word for word in VERDICTS if word != "undecided"]
-    assert one[0]["bound"][2] == "inf" == one[0]["slack"][2] and one[0]["slack"][:2] == [2.0, 0.5]
-    assert one[1]["measured"] == ["-inf"] * 4 and set(one[1]["verdict"]) == {"violated"} and one[1]["lower"] is None
-    assert one[0]["rounding"] == [0.0] * 4 and len(one[0]["details"]["curve"][3]) == 2
-    places = [(f["d"], f["at"]) for f in records[1]["findings"]]
-    assert places == [(d, {"epsilon": e, "delta": 0.1}) for d in (8, 16) for e in (0.1, 0.5)]
+    assert [(r["theorem"], r["method"], r["status"]) for r in cells] == expected
+    rows = [row for row in cells[0]["rows"] if row["kind"] == "head"]
+    one, endless = rows[:HEADS], rows[HEADS:]
+    assert [row["verdict"] for row in one] == [word for word in VERDICTS if word != "undecided"]
+    assert one[2]["bound"] == "inf" == one[2]["slack"] and [row["slack"] for row in one[:2]] == [2.0, 0.5]
+    assert {row["measured"] for row in endless} == {"-inf"} and {row["verdict"] for row in endless} == {"violated"}
+    assert {row["at"] for row in endless} == {"kind=endless"} and {row["lower"] for row in endless} == {None}
+    assert {row["rounding"] for row in one} == {0.0}
+    details = [row for row in cells[0]["rows"] if row["kind"] == "detail" and row["head"] == 3]
+    assert [(row["detail"], row["index"]) for row in details] == [("curve", 0), ("curve", 1), ("twice", None)]
+    places = {(row["d"], row["epsilon"], row["delta"]): None for row in cells[1]["rows"]}
+    assert [*places] == [(d, e, 0.1) for d in (8, 16) for e in (0.1, 0.5)]
     raw = (tmp_path / "r/records.jsonl").read_text()
     assert "NaN" not in raw and "Infinity" not in raw
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
@@ -204,16 +223,14 @@ def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
 
 
 def test_draws_come_from_the_streams_of_head_layer_and_window(file, tmp_path):
-    actual = measured(file, tmp_path, seed=3, epsilon=(0.5,), d=(8,)).records[1]["findings"][0]
+    rows = measured(file, tmp_path, seed=3, epsilon=(0.5,), d=(8,)).records[1]["rows"]
     for head in range(HEADS):
         draws = [float(torch.rand((), generator=Streams(seed, "t").head(head))) for seed in range(3, 8)]
-        assert actual["measured"][head] == sum(x > 0.5 for x in draws) / 5
+        assert rows[head]["measured"] == sum(x > 0.5 for x in draws) / 5
 
 
-def test_rows_hold_what_the_contract_says(file, tmp_path):
-    rows = view_of("theory", measured(file, tmp_path).records).rows
-    contract = {"theorem", "layer", "head", "n", "d", "assumption", "promise", "measured", "slack", "verdict"}
-    assert all(contract <= set(row) for row in rows)
+def test_rows_hold_what_was_measured(file, tmp_path):
+    rows = rows_of(measured(file, tmp_path).records)
     assert len(rows) == HEADS * (2 + 4 + 2)
     qkv = load_qkv(qkv=str(file), n=48)
     for row in rows:
@@ -222,21 +239,20 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
             expected = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"][row["head"]]
             assert row["measured"] == float(expected) and row["slack"] == pytest.approx(1 / float(expected))
             assert row["method"] == "nystromformer" and row["status"] == "ok"
-        elif row["theorem"] == "first":
-            assert row["details"] == ({"twice": pytest.approx(2 * row["measured"])} if not row["at"] else {})
 
 
 def test_a_summary_counts_verdicts_and_takes_what_is_not_finite_for_infinite(file, tmp_path):
-    summary = theory_summary(theory_rows(measured(file, tmp_path).records))
-    assert len(summary) == 2 + 4 + 2
-    one, endless = summary[:2]
+    measured(file, tmp_path)
+    [shown] = views(open_run(tmp_path / "r"))
+    lines = shown.rows
+    assert len(lines) == 2 + 4 + 2
+    one, endless = lines[:2]
     assert (
-        one["verdicts"] == {word: 1 for word in VERDICTS if word != "undecided"} and one["values"] == one["heads"] == 4
+        one["verdicts"] == "holds 1, violated 1, vacuous 1, assumption not met 1" and one["values"] == one["heads"] == 4
     )
-    assert one["metrics"]["violated"]["mean"] == 0.25 and one["metrics"]["slack"]["count"] == 3
-    assert one["quantiles"]["bound"]["p90"] == math.inf and one["quantiles"]["bound"]["p10"] < math.inf
-    assert endless["verdicts"] == {"violated": 4} and endless["quantiles"]["measured"]["median"] == -math.inf
-    assert endless["quantiles"]["slack"]["p10"] == -math.inf and endless["metrics"]["measured"]["count"] == 0
+    assert one["violated.mean"] == 0.25 and one["slack.count"] == 4
+    assert one["bound.p90"] == "inf" and one["bound.p10"] < math.inf
+    assert endless["verdicts"] == "violated 4" and endless["measured.median"] == "-inf" == endless["slack.p10"]
 
 
 def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
@@ -252,24 +268,19 @@ def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
     theorem("partly", paper="p", says="s", cost="c")(partly)
     args = ("--qkv", file, "--theorem", "partly", "--plot", "--out", "r")
     code, out, err = run(*args)
-    assert code == 4 and "✗ layer 0 n = 48: diverged, nothing to compare: what was measured or its bound is NaN" in out
-    (record,) = read_records("r")
-    assert (record["status"], record["reason"]) == ("diverged", "1 of 1 findings are NaN in some head")
-    (one,) = record["findings"]
-    assert one["verdict"] == ["holds", None, "assumption not met", "vacuous"]
-    assert one["bound"] == ["inf"] * 4 == one["details"]["x"] and one["measured"] == [1.0, None, None, None]
-    assert one["slack"] == ["inf", None, None, None]
+    assert code == 4 and "nothing to compare: what was measured or its bound is NaN" in out
+    (cell,) = read_records("r")
+    assert (cell["status"], cell["reason"]) == ("diverged", "1 of 1 findings are NaN in some head")
+    heads = [row for row in cell["rows"] if row["kind"] == "head"]
+    assert [row["verdict"] for row in heads] == ["holds", None, "assumption not met", "vacuous"]
+    assert [row["bound"] for row in heads] == ["inf"] * 4
+    assert [row["value"] for row in cell["rows"] if row["kind"] == "detail"] == ["inf"] * 4
+    assert [row["measured"] for row in heads] == [1.0, None, None, None]
+    assert [row["slack"] for row in heads] == ["inf", None, None, None]
+    assert [row["status"] for row in rows_of([cell])] == ["ok", "diverged", "ok", "ok"]
     actual = json.loads(run(*args, "--format", "json")[1], parse_constant=pytest.fail)
-    state = [(row["status"], row["bound"], row["measured"]) for row in actual["rows"]]
-    assert state == [("ok", "inf", 1.0), ("diverged", "inf", None), ("ok", "inf", None), ("ok", "inf", None)]
-    assert actual["summary"][0]["quantiles"] == {
-        "measured": {"p10": 1.0, "median": 1.0, "p90": 1.0},
-        "bound": dict.fromkeys(("p10", "median", "p90"), "inf"),
-        "slack": dict.fromkeys(("p10", "median", "p90"), "inf"),
-    }
-    lines = run(*args, "--format", "csv")[1].splitlines()
-    cells = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
-    assert [(cell["bound"], cell["measured"]) for cell in cells] == [("inf", "1.0"), *[("inf", "")] * 3]
+    [line] = actual["rows"]
+    assert (line["status"], line["measured.median"], line["bound.median"]) == ("diverged", 1.0, "inf")
     code, _, err = run(*args, "--fail-above", "violated=1")
     assert code == 1 and "diverged: nothing to compare" in err
     assert run("report", "r")[0] == 0
@@ -285,14 +296,14 @@ def test_methods_matter_to_statements_about_methods_alone(file, tmp_path):
 
 def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
     records = measured(file, tmp_path, methods=("nystromformer,performer",), d=(16, 64)).records
-    rows = theory_rows(records)
+    rows = rows_of(records)
     worst = [row for row in rows if row["theorem"] == "worst"]
     skipped = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row.get("verdict") is None]
     assert skipped == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
     expected = {("nystromformer", 16), ("performer", 16), ("performer", 64)}
     assert {(row["method"], row["d"]) for row in worst if row.get("verdict")} == expected
-    text = view_of("theory", records).text("table")
-    assert "– nystromformer layer 0 n = 48 d = 64: skipped, nystromformer: d=64 exceeds n=48" in text
+    [shown] = views(open_run(tmp_path / "r"))
+    assert "– nystromformer, d = 64: nystromformer: d=64 exceeds n=48" in shown.text("table")
     outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d=(64,))
     state = [(r["method"], r["status"]) for r in outcome.records if r["theorem"] == "worst"]
     assert state == [("nystromformer", "skipped"), ("performer", "ok")]
@@ -308,9 +319,8 @@ def test_a_method_that_refuses_within_keeps_what_was_found_before(file, tmp_path
 
     monkeypatch.setattr(loop, "approximate", picky)
     record = measured(file, tmp_path, theorems=("worst",)).records[0]
-    assert (record["status"], len(record["findings"])) == ("ok", 1)
-    assert record["refused"] == [{"d": None, "reason": "d=16 is an unlucky number"}]
-    (row,) = [row for row in theory_rows([record]) if row.get("verdict") is None]
+    assert record["status"] == "ok" and sum(row["head"] is not None for row in record["rows"]) == HEADS
+    (row,) = [row for row in rows_of([record]) if row.get("verdict") is None]
     assert (row["status"], row["reason"]) == ("skipped", "d=16 is an unlucky number")
     with pytest.raises(UsageError, match="unlucky"):
         measured(file, tmp_path, "s", theorems=("worst",), d=(16,))
@@ -319,10 +329,10 @@ def test_a_method_that_refuses_within_keeps_what_was_found_before(file, tmp_path
 def test_a_theorem_that_raises_is_a_row_and_the_loop_goes_on(run, file, tmp_path):
     register("broken")
     code, out, err = run("--qkv", file, "--d", 8, "--out", "r")
-    assert code == 4 and "✗ layer 0 n = 48: failed, RuntimeError: the lemma has a bad day" in out, err
+    assert code == 4 and "RuntimeError: the lemma has a bad day" in out, err
     record = next(r for r in read_records("r") if r["theorem"] == "broken")
-    assert record["status"] == "failed" and len(record["findings"]) == 1  # what was found before
-    rows = [row for row in theory_rows([record]) if row.get("verdict") is None]
+    assert record["status"] == "failed" and verdicts_of(record) == HEADS  # what was found before
+    rows = [row for row in rows_of([record]) if row.get("verdict") is None]
     assert len(rows) == 1 and rows[0]["head"] is None
     THEOREMS.pop("broken")
     KINDS["broken"], kept = first, KINDS["broken"]
@@ -357,7 +367,7 @@ def test_a_theorem_without_a_finding_and_one_that_takes_too_long(here, file, tmp
         records[0]["reason"] == "the theorem gave no finding"
         and "longer than --cell-timeout 0.3" in records[1]["reason"]
     )
-    assert len(records[1]["findings"]) == 1
+    assert verdicts_of(records[1]) == HEADS
 
 
 def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_path, monkeypatch):
@@ -371,7 +381,7 @@ def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_
 
     theorem("hungry", paper="p", says="s", cost="c")(hungry)
     record = measured(file, tmp_path, theorems=("hungry",)).records[0]
-    assert record["status"] == "ok" and len(record["findings"]) == 1 and len(tries) == 2
+    assert record["status"] == "ok" and verdicts_of(record) == HEADS and len(tries) == 2
 
 
 def test_theorems_see_the_valid_tokens_alone(file, tmp_path):
@@ -379,7 +389,9 @@ def test_theorems_see_the_valid_tokens_alone(file, tmp_path):
     tensors = {name: getattr(qkv, name).contiguous() for name in "qkv"}
     save_file(tensors | {"mask": torch.arange(48) < 40}, tmp_path / "masked.safetensors")
     record = measured(tmp_path / "masked.safetensors", tmp_path, theorems=("first",)).records[0]
-    assert record["findings"][0]["measured"] == qkv.q[:, :40].double().norm(dim=(1, 2)).tolist()
+    assert [row["measured"] for row in record["rows"] if row["kind"] == "head"][:HEADS] == qkv.q[:, :40].double().norm(
+        dim=(1, 2)
+    ).tolist()
 
 
 @pytest.mark.parametrize(
@@ -471,11 +483,11 @@ def test_a_gate_turns_a_violated_theorem_into_exit_1(run, file, tmp_path):
     args = ("--qkv", file, "--d", "8", "--theorem", "first", "--out", "r")
     assert run(*args)[0] == 0
     code, _, err = run(*args, "--fail-above", "violated=0.3", "--junit", "gates.xml")
-    assert code == 1 and "violated.mean <= 0.3: first n=48 layer=0 kind = endless: 1 is above 0.3" in err
+    assert code == 1 and "violated.mean <= 0.3: first n=48 layer=0 at = kind=endless" in err
     assert 'failures="1"' in (tmp_path / "gates.xml").read_text()
     assert run(*args, "--fail-above", "violated=1")[0] == 0
     code, _, err = run(*args, "--fail-above", "bound.max=100")
-    assert code == 1 and "only 3 of 4 values are finite" in err  # an infinite bound fails closed
+    assert code == 1 and "no finite value" in err  # an infinite bound fails closed
 
 
 SWEEP = """
@@ -528,9 +540,7 @@ def test_weights_stand_side_by_side(run, tiny_bert, text_file):
     code, out, err = run("--model", tiny_bert, "--text", text_file, *options.split(), "--plot", "--out", "r")
     assert code == 0, err
     assert len(read_records("r")) == 2 * 2 * 2 * 2
-    assert "frequency · Nobody 2026, Theorem 1 · weights initialized · 4 heads x 2 windows" in out
-    names = {path.name for path in Path("r/figures").glob("*.svg")}
-    assert names == {f"theory-bounds-n{n}-{w}.svg" for n in (24, 32) for w in ("pretrained", "initialized")}
+    assert "pretrained, scores" not in out and "initialized" in out and "Nobody 2026, Theorem 1: " in out
 
 
 @pytest.mark.slow
@@ -542,27 +552,11 @@ def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
     code, _, err = run(*args)
     assert code == 0, err
     names = {path.stem for path in Path("r/figures").glob("theory-*.svg")}
-    curves = {"theory-dimension", "theory-tokens", "theory-layers"}
-    curves |= {f"theory-ma-{part}-n{n}" for part in ("matrix", "output") for n in (24, 32)}
-    assert curves == {name for name in names if "bounds" not in name}
+    curves = {"theory-dimension", "theory-tokens", "theory-failures", "theory-collapse"}
+    assert curves <= names
     one = ("--layer", 0, "--n", 24, "--out", "s")
     run(*args, *one)
-    assert not {path.stem for path in Path("s/figures").iterdir()} & {"theory-tokens", "theory-layers"}
-
-
-def test_records_that_are_none_are_refused_by_a_report(run, file):
-    run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
-    record = read_records("r")[0]
-    for wrong in (
-        {"findings": 3},
-        {"findings": [{}]},
-        {"findings": [record["findings"][0] | {"slack": [1]}]},
-        {"findings": [record["findings"][0] | {"bound": ["wide"] * 4}]},
-        {"says": None},
-    ):
-        Path("r/records.jsonl").write_text(json.dumps(record | wrong) + "\n")
-        code, _, err = run("report", "r")
-        assert code == 2 and len(err.strip().splitlines()) == 1, wrong
+    assert not {path.stem for path in Path("s/figures").iterdir()} & {"theory-tokens", "theory-collapse"}
 
 
 def test_the_python_door_gives_findings(file):
