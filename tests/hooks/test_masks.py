@@ -56,6 +56,23 @@ def test_exact_attention_changes_nothing_under_a_bool_mask(name, mask, layer):
     assert apart(got, own) <= SAME
 
 
+@pytest.mark.parametrize("value", [None, float("-inf")])
+@pytest.mark.parametrize("name", ["Llama", "BERT"])
+def test_a_query_that_sees_no_key_is_no_padding_if_others_see_its_key(name, value):
+    """Attention gives it zeros, as the model does; a method with a causal or full form would give it something else."""
+    model = model_of(name, "sdpa")
+    visible = (CAUSAL if name == "Llama" else torch.ones_like(CAUSAL)).clone()
+    visible[5] = False
+    mask = (visible if value is None else numbers(visible, value))[None, None]
+    own = states(model, mask)
+    with injected(model, "softmax", layer="0"):
+        assert apart(states(model, mask), own) <= SAME
+    with pytest.raises(Unsupported, match="custom"), injected(model, "topk", d=4, layer="0"):
+        states(model, mask)
+    calls = capture(model, {"input_ids": ids(), "attention_mask": mask})
+    assert {str(call.pattern) for call in calls.values()} == {"custom"}
+
+
 def test_a_bool_mask_may_differ_by_head_and_by_row():
     model = model_of("Llama", "sdpa")
     visible = torch.stack([torch.stack([CAUSAL, PREFIX, WINDOW, PADDED])] * 2)
