@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from measuring import Goal, arguments, finish
 
-from attnprobe.compare.chance import LEVEL, Evidence, holm, over_pairs, over_windows, two_samples
+from attnprobe.judge.chance import LEVEL, Evidence, holm, of_heads, of_windows, two_samples
 
 HEADS, MOST_ROWS = 12, 11
 ROWS = (1, 4, 11)
@@ -96,8 +96,8 @@ def evidence(noise: Noise, a: np.ndarray, b: np.ndarray) -> Evidence:
     if noise.apart:
         return two_samples(a.mean(1).tolist(), b.mean(1).tolist())
     if noise.declared:
-        return over_windows((b - a).mean(1).tolist())
-    return over_pairs(a.ravel().tolist(), b.ravel().tolist())
+        return of_windows((b - a).mean(1).tolist())
+    return of_heads(a.ravel().tolist(), b.ravel().tolist())
 
 
 def shares(noise: Noise, windows: int, pairs: int, seed: int = 0) -> Iterator[tuple[int, float, float]]:

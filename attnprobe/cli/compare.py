@@ -16,7 +16,7 @@ Examples:
   attnprobe compare outputs/decode --pair snapkv=h2o --metric kl,loss_change
 \b
 In Python:
-  from attnprobe.compare.runs import compare_runs
+  from attnprobe.judge.runs import compare_runs
   from attnprobe.experiments import read_run
   compare_runs(read_run("outputs/a").records, read_run("outputs/b").records).regressions
 \b
@@ -35,7 +35,7 @@ a file that is not a run, runs of different sources, no requested row of both wi
 
 GROUPS = {  # of the help
     "What is compared": ("pairs", "all_layers", "metrics"),
-    "What counts as a change": ("tolerance", "level", "strict"),
+    "What counts as a change": ("statistic", "tolerance", "level", "strict"),
     "What is shown": ("junit", "format_", "columns", "debug"),
 }
 
@@ -89,6 +89,12 @@ class Grouped(click.Command):
     metavar="PROBABILITY",
     help="Two-sided significance level, for all rows of a table together.",
 )
+@click.option(
+    "--statistic",
+    metavar="NAME",
+    help="Statistic of the pairs: mean, median, p10, p90 or max. [default: the mean; the median where rounding decides "
+    "the mean]",
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided or missing.")
 @click.option(
     "--junit",
@@ -104,6 +110,7 @@ def compare(
     all_layers: bool,
     tolerance: float,
     level: float,
+    statistic: str | None,
     strict: bool,
     junit: str | None,
     **shown: Any,
@@ -116,29 +123,24 @@ def compare(
     same weights, text, tokenizer, positions and dtype, by their hashes. For bench, both must be from the same machine;
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
-    from ..compare.runs import compare_runs
-    from ..compare.view import (
-        COMPARED,
-        FIELDS,
-        alone_lines,
-        comparison_cases,
-        comparison_line,
-        comparison_view,
-        missing_lines,
-    )
     from ..errors import UsageError
     from ..experiments import read_run
     from ..files import reading
     from ..judge.junit import check_report
+    from ..judge.outcomes import comparison_cases, comparison_line
+    from ..judge.runs import compare_runs, sources_of
     from ..records.read import left_out_note, malformed_notes
+    from ..show.shown import Catalogue, Shown
     from ..tables.console import Header
+    from ..tables.labels import sources_in_words
     from .output import keep_cases
     from .streams import answer, note
 
     output = output_of(**shown)
     if junit is not None:
         check_report(junit)
-    check_shown(output, lambda: COMPARED, lambda: FIELDS)
+    catalogue = Catalogue.of("compare")
+    check_shown(output, lambda: catalogue.columns, lambda: ())
     wanted = [metric.strip() for text in metrics for metric in text.split(",")]
     runs = [read_run(path) for path in (a, b) if path is not None]
     if b is None and not pairs:
@@ -151,26 +153,26 @@ def compare(
     for line, path in left_out.items():
         note(f"{line}: the last command did not ask for them; compare {path}/records.jsonl takes all")
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
-        comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers)
+        comparison = compare_runs(
+            records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers, statistic
+        )
     malformed = [one for run in runs for one in run.malformed]
     if len(runs) == 2 and records[0] == records[1]:
         note("A and B have the same records: a run equals itself")
-    for line in missing_lines(comparison.missing):
-        note(f"not compared: {line}")
     for line in malformed_notes(malformed, "is left out"):
         note(line)
-    facts = {"a": a, "b": paths[1], "tolerance": tolerance, "level": level, "sources": comparison.sources}
+    sources = sources_of([*records[0], *records[-1]])
+    facts = {"a": a, "b": paths[1], "tolerance": tolerance, "level": level, "sources": sources}
     lines = [
         *([f"A: {a}", f"B: {b}"] if b else [f"run: {a}"]),
-        f"tolerance: {tolerance:g} of A, level {level:g}",
-        *comparison.sources_in_words(),
+        "A, B: left and right of the arrow" if pairs else "A, B: the runs",
+        f"verdict: on B, with tolerance {tolerance:g} of A, level {level:g}",
+        "p and [interval]: corrected for all lines of a table, so that all hold together",
+        *sources_in_words(sources),
     ]
-    header = Header(facts, lines)
-    view = comparison_view(comparison.rows, header, comparison.sources, paths)
-    answer(view.text(**as_shown(output)), styled=output.format_ == "table")
+    shown_rows = Shown("compare", catalogue, lambda kind: comparison.frame, Header(facts, lines))
+    answer(shown_rows.text(**as_shown(output)), styled=output.format_ == "table")
     for line in comparison.notes:
-        note(line)
-    for line in alone_lines(comparison.rows):
         note(line)
     for row in comparison.regressions:
         note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")

@@ -1,15 +1,17 @@
-"""Results of gates: a table, Markdown, and test cases for CI."""
+"""Results of gates and of comparisons: tables, Markdown, and test cases for CI."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..grammar.foreign import one_line
 from ..show import notes
 from ..show.grid import Cell, Grid
 from ..show.table import KEY, Column, Table
 from ..show.writers import markdown, terminal
+from ..show.writers.text import number
 from .gates import ROUNDING, GateResult
 from .junit import Case
 
@@ -71,3 +73,39 @@ def _outcomes(results: Sequence[GateResult]) -> str:
     """How many failed and how many are undecided; empty if all passed."""
     counts = {name: sum(getattr(result, name) for result in results) for name in ("failed", "undecided")}
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def comparison_line(row: Mapping[str, Any]) -> str:
+    """A row of a comparison as a line of a log."""
+    return f"{_named(row)}: {_change(row)}"
+
+
+def comparison_cases(rows: Iterable[Mapping[str, Any]], strict: bool = False) -> list[Case]:
+    """A test case for each compared or missing row. A worse one failed; undecided and missing ones are skipped.
+
+    Args:
+        strict: undecided and missing rows failed.
+    """
+    cases = []
+    for row in rows:
+        verdict, subject = row["verdict"], row["metric"] or "missing"
+        if verdict in ("same", "better"):
+            cases.append(Case(subject, _named(row)))
+        elif row["metric"] or verdict == "missing":
+            why = _change(row) if row["metric"] else row["reason"]
+            cases.append(Case(subject, _named(row), why, verdict, skipped=verdict != "worse" and not strict))
+    return cases
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The place of a row in words."""
+    names = ("d", "n", "layer", "layers_together", "layers", "kv_head", "prefix")
+    places = [f"{name}={row[name]}" for name in names if row.get(name) is not None]
+    target = [f"target={row['target']}"] if row.get("target") else []
+    return " ".join(filter(None, [row["name"], *places, *target, row.get("source")]))
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    a, b = ("no value" if row[side] is None else number(row[side], 4) for side in ("a", "b"))
+    why = f" ({row['reason']})" if row["reason"] else ""
+    return f"{row['metric']} is {a} in A, {b} in B{why}"

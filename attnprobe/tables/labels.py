@@ -87,6 +87,17 @@ def source_heading(row: Fields) -> str:
     return "" if not label else f"weights {label}" if row.get("weights") else str(label)
 
 
+def sources_in_words(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each source with the facts of its identity.
+
+    >>> sources_in_words([{"model": "minilm", "weights": "pretrained"}])
+    ['source: model minilm, weights pretrained']
+    """
+    names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
+    known = [", ".join(f"{name} {facts[name]}" for name in names if facts.get(name) is not None) for facts in sources]
+    return [f"source: {facts or 'without facts'}" for facts in known]
+
+
 def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
     """What was measured, in plain words: weights, text, layers, numbers of tokens and heads.
 

@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attnprobe.cli import COMMANDS, cli
-from attnprobe.compare.view import COMPARED
+from attnprobe.show.shown import Catalogue
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.tables.table import Column
 
@@ -45,7 +45,7 @@ def columns_of(name: str) -> Sequence[Column]:
     """All columns that the tables of a command may have."""
     if name in EXPERIMENTS:
         return experiment(name).columns
-    return COMPARED if name == "compare" else ()
+    return Catalogue.of("compare").columns if name == "compare" else ()
 
 
 def legend_rows(columns: Sequence[Column]) -> list[tuple[str, str]]:

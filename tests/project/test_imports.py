@@ -63,7 +63,7 @@ MAY = {
     "compare": READS | {"experiments", "frame", "judge", "tables"},
     "tables": READS | {"frame", "show"},
     "figures": READS | {"frame", "show", "tables"},
-    "judge": READS | {"frame", "show", "tables"},
+    "judge": READS | {"experiments", "frame", "report", "show", "tables"},
     "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
     "report": READS | {"arguments", "compare", "experiments", "figures", "frame", "show", "tables"},
     "testing": CORE | {"methods", "grammar"},
@@ -109,7 +109,7 @@ MAY_HEAVY = {
     "compare": {"numpy", "rich"},
     "tables": {"numpy", "rich"},
     "figures": {"numpy", "rich"},
-    "judge": set(),
+    "judge": {"numpy"},
 }
 DRAWS = {  # the modules of figures, which the catalogue's data never imports
     "points": {"numpy", "pandas"},

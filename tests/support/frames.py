@@ -3,11 +3,13 @@
 from attnprobe.frame.metric import METRICS
 from attnprobe.frame.summary import summary
 from attnprobe.grammar.lists import options_text
+from attnprobe.judge.compare import compare
+from attnprobe.judge.runs import heads_share_draws
 from attnprobe.show.shown import PLACES
 from attnprobe.show.writers import json_rows
 
 INTEGERS = ("n", "d", "layer", "window", "repeat", "head", "kv_head", "prefix")
-WORDS = ("source", "weights", "name", "method", "options", "target", "status", "reason", "draws_hash", "key")
+WORDS = ("source", "weights", "name", "method", "options", "target", "status", "reason", "draws", "key")
 
 
 def frame_of(cells):
@@ -30,7 +32,8 @@ def frame_of(cells):
             "requested": not cell.get("reference", False),
             "reference": False,
             "reason": None,
-            "draws_hash": None,
+            "shares": heads_share_draws(cell),
+            "draws": (cell["draws_hash"] or "") if "draws_hash" in cell else None,
             "seed": None,
             "repeat": None,
             **own,
@@ -42,6 +45,7 @@ def frame_of(cells):
     frame = pd.DataFrame(rows, columns=None if rows else ["method", "requested", "reference", "status", *PLACES[:7]])
     numbers = [name for name in frame if name in METRICS and name not in INTEGERS]
     dtypes = dict.fromkeys(numbers, "Float64") | dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(WORDS, "string")
+    dtypes["shares"] = "boolean"
     return frame.astype({name: dtype for name, dtype in dtypes.items() if name in frame})
 
 
@@ -52,3 +56,9 @@ def gate_lines(cells):
     frame = frame_of(cells)
     by = [name for name in (*PLACES, "reference") if name in frame]
     return json_rows(summary(frame, by, [name for name in frame if name in METRICS and name not in by]))
+
+
+def compared(a, b, metrics=(), **options):
+    """The comparison of the cells of two runs, which may be one."""
+    left = frame_of(a)
+    return compare(left, left if b is a else frame_of(b), metrics or ("output_spectral_relative",), **options)

@@ -11,11 +11,13 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from frames import compared as compare_runs
 from paths import ROOT
 from scipy.stats import binom
 
-from attnprobe.compare.chance import EXACT, LEVEL, RESAMPLES, holm, over_pairs, over_windows
-from attnprobe.compare.runs import compare_runs
+from attnprobe.judge.chance import EXACT, LEVEL, RESAMPLES, holm
+from attnprobe.judge.chance import of_heads as over_pairs
+from attnprobe.judge.chance import of_windows as over_windows
 
 METRIC = "output_spectral_relative"
 SURE = 1e-4  # the probability that a right level falls out of its band

@@ -1,0 +1,203 @@
+"""The two methods of ``--pair LEFT=RIGHT``, and their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError, cut, unknown
+from ..grammar.lists import parts, short_name, with_commas
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+ARROW = " → "  # between the methods of a pair
+NO_NAME = re.compile(r"=|^\d")  # a value of an option
+
+
+@dataclass(frozen=True)
+class Side:
+    """One method of a pair: its name in the frame, and the budget that is asked for; None is each budget."""
+
+    name: str
+    method: str
+    options: str
+    d: int | None = None
+
+    @property
+    def label(self) -> str:
+        """As ``--pair`` takes it."""
+        label = f"{self.method}:{self.options}" if self.options else self.method
+        return label if self.d is None else f"{label}{',' if self.options else ':'}d={self.d}"
+
+    @property
+    def shown(self) -> str:
+        """As tables have it."""
+        return self.name if self.d is None else f"{self.name}{',' if self.options else ':'}d={self.d}"
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """Its rows."""
+        of_method = frame[(frame["method"] == self.method) & (frame["options"] == self.options)]
+        return of_method if self.d is None else of_method[of_method["d"] == self.d]
+
+
+def related(a: DataFrame, b: DataFrame, pairs: Iterable[str]) -> tuple[DataFrame, DataFrame]:
+    """The rows of the left method of each pair in A and of the right one in B, under the name of their pair.
+
+    Options that are not written may have any value, if one method of the run fits alone. ``d=N`` among them takes that
+    budget alone, so that two budgets can be compared; a side without it takes the budget of the other. A method without
+    a budget is compared with every budget of the other. Skipped rows are of no side. Two methods at one budget are
+    compared once, also if a later pair names them, or in one run the same in reverse.
+
+    Raises:
+        UsageError: a pair of another form, or one that does not name two methods of the runs.
+    """
+    import pandas as pd
+
+    one_run = a is b
+    taken: tuple[list[DataFrame], list[DataFrame]] = ([], [])
+    compared: set[Any] = set()
+    for text in pairs:
+        left, right = _sides(text, a, b)
+        if one_run and left == right:
+            raise UsageError(f"--pair {text}: both sides are the same cells")
+        rows = [side.rows(_counted(frame)) for side, frame in ((left, a), (right, b))]
+        budgets = [set(side["d"].dropna().astype(int)) for side in rows]
+        free = left.d is not None or right.d is not None
+        for d in [None] if free else sorted(budgets[0] | budgets[1]) or [None]:
+            test = tuple(
+                (side.method, side.options, side.d if free else d if of else None)
+                for side, of in zip((left, right), budgets, strict=True)
+            )
+            if test in compared:
+                continue
+            compared |= {test, test[::-1]} if one_run else {test}
+            name = left.shown + ARROW + right.shown
+            for into, side in zip(taken, rows, strict=True):
+                part = side if free or d is None else side[(side["d"] == d) | side["d"].isna()]
+                at = pd.array([d] * len(part), dtype="Int64")
+                into.append(part.assign(name=name, line=f"{left.label}={right.label}", d=at, requested=True))
+    return pd.concat(taken[0], ignore_index=True), pd.concat(taken[1], ignore_index=True)
+
+
+def _counted(frame: DataFrame) -> DataFrame:
+    return frame[(frame["status"] != "skipped") & frame["method"].notna()]
+
+
+def _sides(text: str, a: DataFrame, b: DataFrame) -> tuple[Side, Side]:
+    """The two methods of a pair; options hold signs of equality too, so the one between them is tried out."""
+    at = [number for number, letter in enumerate(text) if letter == "="]
+    splits = [(text[:number], text[number + 1 :]) for number in at]
+    found = [sides for split in splits if all(sides := [_found(split[0], a), _found(split[1], b)])]
+    if not splits:
+        raise UsageError(f"--pair {text}: write two methods, LEFT=RIGHT, such as skyformer=nystromformer")
+    if not found:
+        raise _unfit(text, splits, a, b)
+    lefts, rights = found[0]
+    if len(lefts) > 1 or len(rights) > 1:
+        several = ", ".join(dict.fromkeys(side.label for side in (*lefts, *rights)))
+        raise UsageError(f"--pair {text} fits several methods, {several}: write their options")
+    return _at_budget_of(rights[0], lefts[0], a), _at_budget_of(lefts[0], rights[0], b)
+
+
+def _unfit(text: str, splits: list[tuple[str, str]], a: DataFrame, b: DataFrame) -> UsageError:
+    """Why a pair names no two methods: the split that names most methods decides."""
+    known = [list(dict.fromkeys(_counted(frame)["method"])) for frame in (a, b)]
+
+    def named(split: tuple[str, str]) -> tuple[int, int]:
+        names = [short_name(parts(side)[0]) for side in split]
+        there = sum(name in of for name, of in zip(names, known, strict=True))
+        return there, sum(not NO_NAME.search(name) for name in names)
+
+    split = max(splits, key=named)
+    for side, names, run in zip(split, known, ("A", "B"), strict=True):
+        name = short_name(parts(side)[0])
+        if name not in names:
+            from ..experiments import is_method
+
+            if is_method(name):
+                has = f"{'the run' if a is b else run} has no {cut(name)}, but {', '.join(names)}"
+                return UsageError(f"--pair {text}: {has}; run its command again with {cut(name)} added to --method")
+            return UsageError(f"--pair {text}: {unknown('method' if a is b else f'method of {run}', name, names)}")
+    for side, frame in zip(split, (a, b), strict=True):
+        if (joined := with_commas(side)) != side:
+            return UsageError(f"--pair {text}: join options by commas: {joined}")
+        if not _found(side, frame):
+            rows = _counted(frame)
+            rows = rows[rows["method"] == short_name(parts(side)[0])]
+            labels = ", ".join(dict.fromkeys(side.label for side in _methods(rows)))
+            budgets = ", ".join(map(str, sorted(set(rows["d"].dropna()))))
+            at = f", measured at d={budgets}" if budgets else ", without d"
+            return UsageError(f"--pair {text}: '{side}' is not among {labels}{at}")
+    raise AssertionError(text)  # a split whose sides are both found is no fault
+
+
+def _at_budget_of(other: Side, side: Side, frame: DataFrame) -> Side:
+    """The side with the other one's d where it names none; as it is where its method has no budget."""
+    rows = side.rows(_counted(frame))
+    if other.d is None or side.d is not None or rows["d"].isna().all():
+        return side
+    if not (rows["d"] == other.d).any():
+        raise UsageError(
+            f"--pair: {side.label} has no cell at d={other.d}, which {other.label} names: write its d= too"
+        )
+    return Side(side.name, side.method, side.options, other.d)
+
+
+def _methods(frame: DataFrame) -> list[Side]:
+    """The methods of a frame."""
+    rows = frame[["name", "method", "options"]].drop_duplicates(["method", "options"])
+    return [Side(str(name), str(method), str(options)) for name, method, options in rows.itertuples(index=False)]
+
+
+def _found(text: str, frame: DataFrame) -> list[Side]:
+    """The methods of a run that a side of a pair may mean, by their name, or by method and options.
+
+    An option that a record lacks has its default. A method with exactly the options that are written is meant alone.
+    """
+    rows = _counted(frame)
+    by_name = [side for side in _methods(rows) if side.name == text]
+    if by_name:
+        return by_name
+    name, written = parts(text)
+    wanted = _options(written or "")
+    d = wanted.pop("d", None)
+    if (d is not None and not d.isdecimal()) or not all(wanted.values()):
+        return []
+    of_method = rows[rows["method"] == short_name(name)]
+    of_method = of_method if d is None else of_method[of_method["d"] == int(d)]
+    sides = [Side(side.name, side.method, side.options, None if d is None else int(d)) for side in _methods(of_method)]
+    found = [side for side in sides if _has(_options(side.options), wanted)]
+    if not found and sides:
+        from ..experiments import defaults_of
+
+        defaults = {key: str(value) for key, value in defaults_of(sides[0].method).items()}
+        found = [side for side in sides if _has({**defaults, **_options(side.options)}, wanted)]
+    exact = [side for side in found if _options(side.options).keys() <= wanted.keys()]
+    return exact[:1] or found
+
+
+def _options(text: str) -> dict[str, str]:
+    pieces = (piece.partition("=") for piece in text.split(",") if piece)
+    return {key.strip(): value.strip() for key, _, value in pieces}
+
+
+def _has(known: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(key in known and _means(value, known[key]) for key, value in wanted.items())
+
+
+def _means(text: str, value: str) -> bool:
+    """Whether the text of an option means a recorded value: 2 and 2e0 are 2.0, true is True, null is None.
+
+    >>> _means("2", "2.0"), _means("false", "False"), _means("null", "None"), _means("1", "True"), _means("max", "max")
+    (True, True, True, False, True)
+    """
+    words = {"null": "none"}
+    if words.get(text.lower(), text.lower()) == value.lower() in ("none", "true", "false"):
+        return True
+    try:
+        return float(text) == float(value)
+    except ValueError:
+        return text == value

@@ -1,0 +1,207 @@
+"""The paired test behind bold cells of `error` and `inject`, and the best method against the next."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from error_records import cell as a_cell
+
+from attnprobe.compare.contest import Contest
+from attnprobe.compare.runs import compare_runs
+from attnprobe.experiments.error.columns import MEAN
+from attnprobe.experiments.error.view import best_errors, error_tables, summarise
+
+SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None}
+SOURCE |= {"text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment"}
+SOURCE |= {"dtype": "float32", "unk_fraction": 0.0, "fallback": []}
+METRIC = "output_spectral_relative"
+
+
+def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=METRIC, **fields):
+    place = {"schema": 1, "command": "error", "window": window, "seed": seed, "source": SOURCE, "draws_hash": "one"}
+    return a_cell(method, d, values, **{**place, "metrics": {metric: list(values)}, **fields})
+
+
+def run(*values, **fields):
+    """A run with one window for each list of values."""
+    return [cell(value, window=window, **fields) for window, value in enumerate(values)]
+
+
+WORSE, BETTER = 2 * [1.0, 2.0, 3.0, 4.0], 2 * [0.5, 1.25, 2.5, 2.5]
+
+
+def methods(**fields):
+    """Eight heads in two windows; the wide blocks are better in each."""
+    narrow = run(WORSE, WORSE, method="blr", options={}, **fields)
+    return narrow + run(BETTER, BETTER, method="blr", options={"block": 64}, **fields)
+
+
+LAYERS = {layer: np.random.default_rng(layer).lognormal(size=(2, 2, 4)) for layer in (1, 4, 5)}  # method, window, head
+
+
+def of_layers(layers=LAYERS, **fields):
+    """Two methods in two windows of four heads, in each layer."""
+    return [
+        cell(list(values), method=name, window=w, layer=layer, draws_hash=None, **fields)
+        for layer in layers
+        for name, of in zip("xy", LAYERS[layer], strict=True)
+        for w, values in enumerate(of)
+    ]
+
+
+def test_error_tests_all_layers_together_as_compare_does(command, write):
+    """The page led with the number of tables in which a method was alone, of which none answers for the model."""
+    x = [one for one in of_layers() if one["method"] == "x"]
+    y = [{**one, "method": "y", "metrics": {METRIC: [value / 2 for value in one["metrics"][METRIC]]}} for one in x]
+    cells = [one | {"requested": True, "family": "x"} for one in [*x, *y]]
+    write("all", cells)
+    (row,) = compare_runs(cells, cells, pairs=["x=y"], all_layers=True).rows
+    data = json.loads(command("report", "all", "--plot", "none", "--format", "json")[1])
+    [together] = [duel for duel in data["best"] if duel["layer"] is None]
+    assert together["verdict"] == row["verdict"] == "better" and together["method"] == "y"
+    for ours, theirs in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p", "p")):
+        assert together[ours] == pytest.approx(row[theirs], rel=1e-12)
+    out = command("report", "all", "--plot", "none")[1]
+    assert "All layers together: y has the smallest mean error" in " ".join(out.split())
+    assert re.search(r"^all +\d+  y +x +better", out, re.M)
+
+
+def test_error_says_which_of_two_methods_is_better(command, write):
+    heading = "best against next, by mean ‖E‖₂ / ‖BV‖₂ · n = 64 · target softmax"
+    two = methods(draws_hash=None)
+    skipped = [one | {"status": "skipped", "reason": "no form", "metrics": {}} for one in methods(d=32)[:2]]
+    part = methods(d=32)[2:] + skipped  # at d = 32 one of the two has no errors
+    others = run(BETTER, BETTER, method="topk") + run([9.0] * 8, [9.0] * 8, method="far")  # a yardstick, and the last
+    wide = [one for one in two if one["options"]]
+    marked = [one | {"metrics": {**one["metrics"], "bad_rows": [1] + [0] * 7}} for one in wide]
+    bad = [one for one in two if not one["options"]] + marked
+    for name, cells in {"two": two, "part": two + part, "more": two + others, "bad": bad, "none": part}.items():
+        write(name, cells)
+        code, out, _ = command("report", name, "--plot", "none")
+        found = json.loads(command("report", name, "--plot", "none", "--format", "json")[1])["best"]
+        if name in ("bad", "none"):
+            assert code == 0 and heading not in out and not found
+            continue
+        assert out.count(heading) == len(found) == 1, name
+        [duel] = found
+        assert (duel["method"], duel["options"], duel["d"]) == ("blr", {"block": 64}, 16)
+        assert (duel["next"]["method"], duel["next"]["options"]) == ("blr", {})
+        assert duel["difference"] == pytest.approx(duel["value"] - duel["next"]["value"])
+        assert (duel["metric"], duel["test"], duel["statistic"]) == (METRIC, "pairs", "mean")
+        assert duel["verdict"] == "better" and duel["low"] < duel["difference"] < duel["high"] < 0
+        line = next(line for line in out.splitlines() if "blr:block=64  blr " in line)
+        assert re.search(r"16  blr:block=64  blr +better +-0\.812 +\[-1\.\d+ – -0\.", line), line
+
+
+def test_what_the_best_and_the_next_cost_stands_beside_them_and_their_names_stay(command, write):
+    """A best method of twice the cost stood without it; a choice of columns left out of whom the verdict is."""
+    x = run([0.1] * 8, method="x", draws_hash=None, family="user")
+    y = run([0.2] * 8, method="y", draws_hash=None, family="user")
+    for cells, share in ((x, 0.25), (y, 0.125)):
+        for one in cells:
+            one["metrics"] = {**one["metrics"], "visited_fraction": [share] * 8}
+    write("costs", x + y)
+    text = command("report", "costs", "--plot", "none", "--format", "md", "--columns", "verdict,visited by both")[1]
+    assert "| 0 | 16 | x | y | better | 25.0%, 12.5% |" in text
+    for one in y:
+        one["metrics"]["visited_fraction"] = [0.25] * 8
+    write("equal", x + y)
+    assert "visited best, next" not in command("report", "equal", "--plot", "none", "--format", "md")[1]
+
+
+def test_the_best_against_the_next_has_its_size_in_80_columns(command, write, monkeypatch):
+    """The interval went first, and the difference after it: a verdict without a size."""
+    cells = [
+        cell(list(values), method=name, draws_hash=None, d=d, layer=layer)
+        for name, values in (("ideas.py:sorted_means", WORSE), ("nystromformer", [0.25, 1.5, 2.4, 2.4] * 2))
+        for d in (16, 128)
+        for layer in (0, 1)
+    ]
+    write("two", cells)
+    for width, parts in {80: ("best − next", "-0.863", "[-1.27 – -0.550]", "Holm"), 60: ("better",)}.items():
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = command("report", "two", "--plot", "none")[1].splitlines()
+        table = lines[lines.index(next(line for line in lines if line.startswith("best against"))) :]
+        assert all(len(line) <= width for line in table)
+        assert [part for part in parts if part not in "\n".join(table)] == [], "\n".join(table)
+
+
+def best_of(cells):
+    """The duels of cells, and the methods whose mean is bold."""
+    cells = [one | {"requested": True} for one in cells]
+    rows, bounds = summarise(cells)
+    contest = Contest(cells, "error")
+    [table] = error_tables(rows, bounds, contest)
+    bold = {table.lines[line][0] for line, column in table.best if table.columns[column].best is MEAN}
+    return best_errors(rows, contest)[0], bold
+
+
+def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(command, write):
+    """compare said so without --pair alone, and error not at all."""
+    origin = {"file": "mine.py", "sha256": "0" * 64}
+    mine = {"method": "mine.py:fn", "method_file": origin, "draws_hash": None}
+    says = "mine.py:fn: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+    known = run([0.1] * 8, method="blr", draws_hash=None)
+    pair = ["blr=mine.py:fn"]
+
+    def judged(**facts):
+        cells = known + [{**one, **facts} for one in run([0.2] * 8, **mine)]
+        write("own", cells)
+        result = compare_runs(cells, cells, pairs=pair)
+        shown = command("report", "own", "--plot", "none")[1]
+        return (says in result.notes, " ".join(shown.split()).count(says), result.rows[0]["test"])
+
+    assert judged() == judged(method_file={**origin, "share_heads": None}) == (True, 1, "pairs")
+    assert judged(method_file={**origin, "share_heads": False}) == (False, 0, "pairs")
+    assert judged(method_file={**origin, "share_heads": True}) == (False, 0, None), "one window, whose heads share"
+    separate = {"options": {"share_heads": False}, "method_file": {**origin, "share_heads": True}}
+    assert judged(**separate) == (False, 0, "pairs")
+    third = known + run([0.15] * 8, method="mss", draws_hash=None) + run([0.9] * 8, **mine)
+    write("third", third)
+    assert says in " ".join(command("report", "third", "--plot", "none")[1].split()), "its p decides the bold cells"
+
+
+def test_two_errors_of_rounding_are_not_compare_runs():
+    def two(a, b):
+        cells = run([a] * 8, method="svd", draws_hash=None) + run([b] * 8, method="topk", draws_hash=None)
+        return best_of(cells)[0]
+
+    assert two(2e-7, 1e-8) == [] and len(two(2e-7, 1e-4)) == len(two(0.2, 0.1)) == 1
+
+
+def test_the_best_and_the_next_have_the_p_of_bold_cells():
+    """Of eight heads two are against the others: p decides one row, and not the same beside a second rival."""
+
+    def of(name, *values):
+        return run(values, method=name, draws_hash=None)
+
+    best, other = of("mss", *[0.1] * 8), of("blr", 0.20, 0.21, 0.22, 0.23, 0.24, 0.25, 0.05, 0.05)
+    far = of("performer", 3.0, *[0.05] * 4, *[0.15] * 3)
+    [duel], bold = best_of(best + other)
+    assert (duel["method"], duel["next"]["method"], duel["d"]) == ("mss", "blr", 16)
+    assert duel["verdict"] == "better" and duel["difference"] == pytest.approx(-0.08125)
+    assert duel["p"] == duel["p_adjusted"] == 10 / 256 and duel["tests"] == 1 and bold == {"mss"}
+    [duel], bold = best_of(best + other + far)
+    assert (duel["verdict"], duel["p"], duel["p_adjusted"], duel["tests"]) == ("undecided", 10 / 256, 20 / 256, 2)
+    assert bold == set()
+
+
+@pytest.mark.parametrize(("used", "takes_part"), [(16.5, True), (17.0, False)])
+def test_a_method_that_uses_more_than_its_budget_is_not_the_best(used, takes_part):
+    def of(name, error, keys):
+        return [one | {"metrics": one["metrics"] | {"realised_d": [keys] * 8}} for one in run([error] * 8, method=name)]
+
+    [duel], bold = best_of(of("moba", 0.1, used) + of("window", 0.2, 15.0) + of("knorm", 0.3, 16.0))
+    assert bold == {"moba" if takes_part else "window"}
+    assert (duel["method"], duel["next"]["method"]) == (("moba", "window") if takes_part else ("window", "knorm"))
+
+
+def test_each_budget_has_its_best():
+    few, many = run([0.2] * 8, method="mss", draws_hash=None), run([0.1] * 8, method="mss", draws_hash=None, d=32)
+    few += run([0.1] * 8, method="blr", draws_hash=None)
+    many += run([0.2] * 8, method="blr", draws_hash=None, d=32)
+    assert [(one["d"], one["method"], one["next"]["method"], one["verdict"]) for one in best_of(few + many)[0]] == [
+        (16, "blr", "mss", "better"),
+        (32, "mss", "blr", "better"),
+    ]
