@@ -19,6 +19,7 @@ from torch.nn import functional
 from ...errors import Unsupported, UsageError
 from ...groups import of_heads, repeated
 from ...operators import SoftmaxAttention
+from ...operators.blocks import reach, row_blocks
 from ...operators.precision import full_precision, product
 from ...qkv import QKV
 from ...reference import own_output
@@ -37,6 +38,7 @@ SHARED = """
         whose RoPE is known. By default keys are quantised after RoPE, as most engines store them.
 """
 UNIT = 16  # bits of a scale, a minimum or a norm in float16
+ROWS = 256  # that read the same first keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,14 +347,31 @@ class RecentExact(SoftmaxAttention):
 
     @full_precision()
     def output(self, v: Tensor, exact: Tensor) -> Tensor:
-        """``B~ V``, (h, n_q, p_v), with values v, or ``exact`` ones where keys are exact; both (h_kv, n_k, p_v)."""
+        """``B~ V``, (h, n_q, p_v), with values v, or ``exact`` ones where keys are exact; both (h_kv, n_k, p_v).
+
+        Rows that see the first keys only do not read later ones.
+        """
         out = self.q.new_empty(*self.shape[:2], v.shape[2])
-        for heads, start, stop, block in self._blocks(exact):
-            begin, recent = self._recent(start, stop)
-            change = of_heads(exact - v, heads, self.shape[0])[:, begin:]
-            both = product(block, of_heads(v, heads, self.shape[0]).expand(len(block), -1, -1))
-            out[heads, start:stop] = both + (block[..., begin:] * recent) @ change
+        change = exact - v
+        for first, last in row_blocks(self.shape[1], ROWS):
+            part = self._seen(first, last)
+            seen = part.shape[2]
+            for heads, start, stop, block in part._blocks(change):
+                begin, recent = part._recent(start, stop)
+                added, read = (of_heads(x[:, :seen], heads, self.shape[0]) for x in (change, v))
+                rows = product(block, read.expand(len(block), -1, -1))
+                rows = rows + (block[..., begin:] * recent) @ added[:, begin:]
+                out[heads, first + start : first + stop] = rows
         return out
+
+    def _seen(self, start: int, stop: int) -> RecentExact:
+        """Rows ``start … stop - 1`` with the first keys, as many as these rows see."""
+        rows = slice(start, stop)
+        assert self.visible is not None  # rows of inputs that are not causal have the same exact keys
+        visible = self.visible.of(rows)
+        seen = reach(int(visible.last.max()), self.shape[2])
+        k, exact = self.k[:, :seen], self.exact[:, :seen]
+        return RecentExact(self.q[:, rows], k, self.scale, visible, exact, self.first[rows])
 
     def _lowest(self) -> Tensor:
         return SoftmaxAttention(self.q, torch.cat([self.k, self.exact], 1), self.scale)._lowest()
