@@ -591,6 +591,7 @@ UNJUDGED = (  # further numbers of heads, which no gate limits
     ),
     fact("leading_flops", "leading operations", "operations of the stated leading cost"),
     fact("visited", "entries computed", "scores or features computed for all queries"),
+    fact("stored_bits", "bits a number", "bits that a cache keeps, scales included, over all its numbers", "bits"),
     fact(
         "repeated_seconds",
         "repeated time of exact attention",

@@ -14,6 +14,8 @@ import torch
 
 from ...errors import Unsupported, UsageError
 from ...frame.rows import head_rows
+from ...methods import Storage
+from ...methods.fitting import CACHE_BITS
 from ...metrics import ExactOutput, output_errors
 from ...metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from ...qkv import QKV
@@ -330,9 +332,23 @@ class _Bench:
         products = None if cell.work.backward else leading_products(cost, cell.n, cell.d, self.qkv.p)
         return None if products is None else 2 * self.qkv.h * products
 
+    def _stored_bits(self, cell: BenchCell) -> float | None:
+        """The bits of a number of a cache of all tokens in 16 bits; None of methods that are no cache."""
+        tokens, k, v = self.qkv.n_k, self.qkv.p, self.qkv.p_v
+        stored = Storage()
+        if cell.request is not None:
+            entry = cell.request.entry
+            if entry.format is None and entry.compress is None and entry.storage is None:
+                return None
+            stored = entry.stored(cell.d, cell.request.options)
+        kept = min(tokens, cell.d) if stored.evicts and cell.d is not None else tokens
+        return stored.bits(kept, k=k, v=v, own=CACHE_BITS) / (tokens * (k + v))
+
     def _numbers(self, cell: BenchCell, approx: Any) -> dict[str, list[float]]:
+        bits = self._stored_bits(cell)
+        stored = {} if bits is None else {"stored_bits": [bits] * self.qkv.h}
         if cell.request is None:
-            return {"visited": [self.qkv.entries] * self.qkv.h}
+            return {"visited": [self.qkv.entries] * self.qkv.h, **stored}
         metrics = {
             name: approx.diagnostics[name]
             for name in ("visited", "scored", "kv_read", "bad_rows", "rounded_rows")
@@ -341,7 +357,7 @@ class _Bench:
         if self.reference is not None:
             errors = output_errors(self.reference, approx, self.qkv)
             metrics |= {name: errors[name] for name in ERRORS}
-        return {name: values.detach().double().cpu().tolist() for name, values in metrics.items()}
+        return {name: values.detach().double().cpu().tolist() for name, values in metrics.items()} | stored
 
 
 def _rounds(cell: BenchCell, seconds: Sequence[float], exact: Sequence[float | None]) -> list[Result]:

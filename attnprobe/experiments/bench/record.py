@@ -45,7 +45,9 @@ SHAPE = RowTypes(
             "BenchTime", TimeRow, metrics("seconds", "exact_seconds", "ratio_to_exact", "repeated_seconds")
         ),
         "head": with_metrics(
-            "BenchHead", HeadRow, metrics("visited", "scored", "kv_read", *ERRORS, "guarded_rows", "rounded_rows")
+            "BenchHead",
+            HeadRow,
+            metrics("visited", "scored", "kv_read", "stored_bits", *ERRORS, "guarded_rows", "rounded_rows"),
         ),
     },
     with_metrics("BenchCell", BenchLine, metrics("peak_bytes", "flops", "leading_flops")),

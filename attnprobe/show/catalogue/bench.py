@@ -147,6 +147,7 @@ WORK = Table(
         Column("GFLOP\nleading", "leading_flops.max", unit="G", priority=3),
         Column("keys\nread", "kv_read.mean"),
         Column("scored\na row", "scored.mean", priority=4),
+        Column("bits a\nnumber", "stored_bits.mean"),
     ),
     derived={"visited_fraction": lambda rows: rows.get("visited", nan) / rows["n"] ** 2},
 )

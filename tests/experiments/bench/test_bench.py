@@ -748,3 +748,19 @@ def test_a_failed_gate_exits_1(run, tmp_path):
         "gates: [{metric: seconds, stat: median, max: 0}]\n"
     )
     assert run("sweep", "c.yaml")[0] == 1
+
+
+def test_bits_of_caches_are_those_of_what_stays(tmp_path):
+    """Of 64 tokens: a format's bits, a policy's share of 16, both, and none of a method that is no cache."""
+    methods = ("q4_0", "snapkv:observe=8", "snapkv+q4_0:observe=8", "kivi:exact=0,bits=4", "skyformer", "topk")
+    run = measure_bench(
+        BenchRequest(
+            methods=methods, n=(64,), d=(16,), heads=2, p=32, rounds=1, memory=False, out=str(tmp_path / "run")
+        )
+    )
+    bits = {}
+    for cell in run.outcome.records:
+        heads = [row for row in cell["rows"] if row["kind"] == "head"]
+        bits[cell["method"]] = {row.get("stored_bits") for row in heads}
+    assert bits["q4_0"] == {4.5} and bits["snapkv"] == {4.0} and bits["snapkv+q4_0"] == {4.5 / 4}
+    assert bits["kivi"] == {5.0} and bits["skyformer"] == bits["topk"] == {None} and bits["exact"] == {16.0}
