@@ -15,8 +15,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attnprobe.cli import COMMANDS, cli
-from attnprobe.show.shown import Catalogue
 from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.show.shown import Catalogue
 from attnprobe.tables.table import Column
 
 
