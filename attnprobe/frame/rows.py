@@ -162,13 +162,14 @@ class RowTypes:
         return None
 
     def known(self, cell: Fields) -> JsonObject:
-        """A cell without a `problem`, with only the fields of its types, and infinity as a number."""
-        fields = {field.alias or name for name, field in self.cell.model_fields.items()} | {"rows"}
+        """A cell without a `problem`, with the fields of its types alone, also those it lacks; infinity is a number."""
+        named = {field.alias or name: field for name, field in self.cell.model_fields.items()}
+        lacks = {name: field.default for name, field in named.items() if not field.is_required() and name not in cell}
         rows = [
             {name: _number(value) for name, value in row.items() if name in self.kinds[row["kind"]].model_fields}
             for row in cell.get("rows", [])
         ]
-        return {**{name: value for name, value in cell.items() if name in fields}, "rows": rows}
+        return {**{name: value for name, value in cell.items() if name in named}, **lacks, "rows": rows}
 
     def json_schemas(self) -> dict[str, JsonObject]:
         """JSON Schema of each kind of the command's lines; the last is that of the line that ends a cell."""

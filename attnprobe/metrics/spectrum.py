@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -103,23 +102,47 @@ class Spectrum:
         """``1 / Σ p²`` of the shares p of `weights`; None if not all values are known."""
         return participation_ratio(self.weights) if self.complete else None
 
-    def rank(self, per_cent: float) -> int | None:
-        """The least number of leading values with ``per_cent`` of all `weights`; None if the known values have less."""
+    @property
+    def total(self) -> float | None:
+        """The sum of all `weights`; None if it is unknown."""
         if self.complete:
-            return rank_for(self.weights, per_cent / 100)
+            return float(self.weights.sum())
         if self.kind == "eigen" or self.frobenius is None:
             return None
-        return rank_for(self.weights, per_cent / 100, (self.frobenius / self._top) ** 2)
+        return (self.frobenius / self._top) ** 2
 
-    def rank_within(self, epsilon: float, norm: str = "spectral") -> int | None:
+    @property
+    def decay(self) -> Tensor | None:
+        """``|value_i| / |value_1|``, (k,); None for a matrix of zeros."""
+        top = self.values[0].abs()
+        return self.values.abs() / top if top > 0 else None
+
+    @property
+    def cumulative(self) -> Tensor | None:
+        """The share of `total` that the values up to each rank have, (k,); None if it is unknown."""
+        return self.weights.cumsum(0) / self.total if self.total else None
+
+    def rank(self, per_cent: float) -> float | None:
+        """The least number of leading values with ``per_cent`` of all `weights`.
+
+        It is infinite if the known values have less, and None if it is unknown.
+        """
+        return None if self.total is None else self._known(rank_for(self.weights, per_cent / 100, self.total))
+
+    def rank_within(self, epsilon: float, norm: str = "spectral") -> float | None:
         """The smallest d whose best rank-d approximation is within a relative ``epsilon`` of the matrix.
 
-        ``norm`` is ``spectral`` or ``frobenius``. The result is None if it is unknown, as for eigenvalues of a matrix
-        that is not symmetric.
+        ``norm`` is ``spectral`` or ``frobenius``. The result is infinite if the known values are too few. It is None if
+        it is unknown, as for eigenvalues of a matrix that is not symmetric.
         """
         if self.kind == "eigen" and not self.symmetric:
             return None
-        return tail_rank(self.values.abs(), epsilon, norm, None if self.complete else self.frobenius)
+        return self._known(tail_rank(self.values.abs(), epsilon, norm, None if self.complete else self.frobenius))
+
+    def _known(self, rank: int | None) -> float | None:
+        """The rank; infinite if there is one, but beyond the known values."""
+        there = not self.complete and 0 < float(self.values[0].abs()) < inf
+        return inf if rank is None and there else rank
 
 
 @checked()
@@ -248,16 +271,3 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
         return Spectrum(values=eigenvalues(matrix, symmetric), **facts)
     values = singular_values(matrix)
     return Spectrum(values=values, frobenius=float(row_norms(values)), **facts)
-
-
-def summary(one: Spectrum, epsilons: Sequence[float] = ()) -> dict[str, object]:
-    """The summary numbers of a spectrum, by their names in records."""
-    numbers: dict[str, object] = {
-        "stable_rank": one.stable_rank,
-        "entropy_rank": one.entropy_rank,
-        "participation_ratio": one.participation_ratio,
-        **{f"rank_{share}": one.rank(share) for share in SHARES},
-    }
-    for norm in ("spectral", "frobenius"):
-        numbers[f"d_{norm}"] = {f"{epsilon:g}": one.rank_within(epsilon, norm) for epsilon in epsilons}
-    return numbers

@@ -32,6 +32,7 @@ STATE = {  # columns that `summary` and the panels read
     *("key", "status", "reason", "head", "window", "repeat", "d", "method", "family"),
     *("bad_rows", "guarded_rows", "rounded_rows", "realised_d"),
 }
+OF_SOURCES = ("weights", "scale_inputs")  # facets that the label of a source says
 MEASURED, GROUP = "measured", "group"  # facets that are no columns
 EXACT = "exact"  # the series of rows without a method
 LOST = ("failed", "diverged")
@@ -142,7 +143,7 @@ class Data:
         series = {self.figure.colour, self.figure.shade} if not self.figure.value else set()
         used = {self.figure.x, *self.figure.measured, *series}
         facets = [
-            [name for name in some if name in rows and name not in used and rows[name].nunique() > 1]
+            [name for name in some if name in rows and name not in used and self._differs(name)]
             for some in (self.figure.lines, (*self.figure.columns, *self.figure.apart))
         ]
         facets[1] = [name for name in dict.fromkeys(facets[1]) if name not in facets[0]]
@@ -162,11 +163,18 @@ class Data:
             places, key=lambda place: [ranks[name].get(dict((*place[0], *place[1])).get(name), -1) for name in both]
         )
 
+    def _differs(self, facet: str) -> bool:
+        """Whether rows differ in a facet. What the labels of sources say is none."""
+        said = facet in OF_SOURCES and self.rows["source"].nunique() > 1
+        return self.rows[facet].nunique() > 1 and not said
+
     def _groups(self) -> list[tuple[Any, ...]]:
         """The series of each panel where a panel cannot have all: families stay together where they fit."""
         if self.figure.value or self.sideways or len(self.names) <= MOST or "family" not in self.rows:
             return [()]
-        families = self.rows.dropna(subset=[self.figure.colour]).groupby(self.figure.colour)["family"].first()
+        families = (
+            self.rows.dropna(subset=[self.figure.colour]).groupby(self.figure.colour)["family"].first().fillna("")
+        )
         groups: list[list[Any]] = []
         for family in dict.fromkeys(families[name] for name in self.names):
             members = [name for name in self.names if families[name] == family]

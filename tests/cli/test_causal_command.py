@@ -12,6 +12,7 @@ from sources_helpers import VOCABULARY, save, seeded, text_of
 from attnprobe import QKV, approximate, exact, load_qkv, output_errors, row_metrics
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.reference import exact_output
+from attnprobe.report import open_run
 from attnprobe.theorems.alman2023 import alman2023_entries
 
 
@@ -120,16 +121,16 @@ def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, causal, code):
 
 
 def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
-    code, out, _ = run("spectrum", *decoder, "--n", 64, "--of", "softmax,lifted-gaussian", "--format", "json")
-    rows = [row for row in json.loads(out)["rows"] if row["layer"] == 0]
+    code, *_ = run("spectrum", *decoder, "--n", 64, "--of", "softmax,lifted-gaussian", "--out", "spectra")
+    values = open_run("spectra").frame("singular").query("layer == 0")
     qkv = loaded(decoder, n=64, dtype="float64")
     exact = approximate("softmax", qkv).operator.dense()
     expected = torch.linalg.svdvals(exact[0])[0]
-    softmax = next(row for row in rows if row["of"] == "softmax" and row.get("head", 0) == 0)
-    assert code == 0 and softmax["singular_values"][0] == pytest.approx(float(expected), rel=1e-5)
-    skipped = [row for row in rows if row["of"] == "lifted-gaussian"]
+    [largest] = values.query("of == 'softmax' and head == 0 and index == 1")["value"]
+    assert code == 0 and largest == pytest.approx(float(expected), rel=1e-5)
+    skipped = values.query("of == 'lifted-gaussian'")
     reason = "attention is causal, and lifted-gaussian has no causal form"
-    assert skipped and all(row["reason"] == reason for row in skipped)
+    assert len(skipped) and (skipped["reason"] == reason).all() and (skipped["status"] == "skipped").all()
     code, out, _ = run("condition", *decoder, "--n", 64, "--d", 16, "--method", "mss")
     assert code == 0 and "attention is causal, and mss has no causal form" in out
     code, out, _ = run("theory", *decoder, "--n 64 --d 16 --theorem topk-tv,rank-collapse --format json")
@@ -183,8 +184,10 @@ def test_spectra_budgets_and_theorems_of_some_queries_are_of_their_rows(run, dec
         return json.loads(out)["rows"]
 
     singular = torch.linalg.svdvals(exact(qkv).dense().double())
-    for row, values in zip(rows("spectrum", "--of", "softmax"), singular, strict=True):
-        assert row["singular_values"] == pytest.approx(values.tolist(), rel=1e-5)
+    rows("spectrum", "--of", "softmax")
+    heads = open_run("spectrum").frame("singular").groupby("head")["value"]
+    for (_, found), values in zip(heads, singular, strict=True):
+        assert found.tolist() == pytest.approx(values.tolist(), rel=1e-5)
 
     def error(d):
         return output_errors(exact_output(qkv), approximate("topk", qkv, d), qkv)["output_frobenius_relative"]

@@ -16,7 +16,6 @@ from attnprobe.experiments.base import Recorded
 from attnprobe.experiments.error.error_figure import BEYOND_EDGE
 from attnprobe.experiments.error.papers import Reference, Value
 from attnprobe.experiments.inject.view import _interval
-from attnprobe.experiments.spectrum.figures import _stacked
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 
@@ -175,24 +174,6 @@ def test_condition_marks_heads_with_bad_rows_and_their_method():
         assert len(figure.legend) == hollow and any("hollow" in line for line in figure.caption) == hollow
         own = figure.draw(Figure().subplots(), figure.panels[0][1])
         assert any("skyformer !" in label for label in own) == hollow
-
-
-def test_spectrum_of_values_that_some_heads_lack():
-    first, second, *_ = golden("spectrum")
-    values = first["singular_values"]
-    short = {"singular_values": values[:3], "complete": False, "closed": False, "d_spectral": None, "d_frobenius": None}
-    records = [{**first, "options": {"a": 1}, "duplicates": 3}, {**second, **short, "options": {"a": 1}}]
-    long = {"n": 600, "layer": 1, "singular_values": [1 / rank for rank in range(1, 601)]}
-    records += [{**first, **long}, {**second, **long}]
-    bare = {"n": 20, "source": {"weights": "bare"}, "complete": False}
-    records += [{**first, **bare, "of": name} for name in ("A", "B", "C", "D")]
-    view, figures, axes = shown("spectrum", records)
-    text = view.text("table")
-    assert "softmax:a=1      0  1.23 [1.19 – 1.27]" in text and "up to 3 tokens equal to others" in text
-    assert "σ16\n" in text and "3.39e-04\n" in text  # of the one head that has as many
-    assert "Some residuals are beyond the tolerance." in text
-    [*_, long] = axes["spectrum-decay"]
-    assert list(long.get_xticks()) == [1, 4, 16, 64, 256, 1024]  # every other power of two
 
 
 def theory(name, *findings, **fields):
@@ -570,8 +551,3 @@ def test_inject_decode_of_steps_that_are_null():
     assert list(figures) == ["inject-steps-n16"]
     for line in axes["inject-steps-n16"][0].get_lines()[:1]:
         assert list(line.get_xdata()) == [*range(len(line.get_ydata()))]
-
-
-def test_spectra_of_heads_with_fewer_values_are_cut_at_the_shortest():
-    rows = [{"singular_values": values} for values in ([3.0, 2.0, 1.0], [2.0, 1.0])]
-    assert _stacked(rows).tolist() == [[3.0, 2.0], [2.0, 1.0]]

@@ -140,7 +140,7 @@ CASES = {  # of keys alone, by command
     ],
 }
 # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
-OF_ROWS = ("audit", "bench", "budget", "theory")
+OF_ROWS = ("audit", "bench", "budget", "spectrum", "theory")
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -197,7 +197,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         f"report {run}/ODD --plot all {how} --format csv --columns n"
         for how, some in (
             ("--style paper", ("error", "condition", "theory", "stability")),
-            ("--style slide", ("spectrum", "inject", "inject-decode")),
+            ("--style slide", ("inject", "inject-decode")),
         )
         for run in some
     ],
@@ -212,7 +212,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("error-rows", "mass,status"),
             ("inject", "drift,worst"),
             ("inject-decode", "KL,status"),
-            ("spectrum", "rank,σ"),
+            ("spectrum", "rank_95.median,d_spectral.median"),
             ("stability", "loss,status"),
             ("theory", "bound.median,verdicts"),
         )

@@ -153,8 +153,11 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
 
 # of rows: where a number stands, beside the place of its cell
 DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index")
-OF_PLACES = ("theorem",)  # fields of cells that say where their numbers stand
-OF_CELLS = ("trials", "flops", "leading_flops", "needed", "least", "most")  # numbers on the lines that end cells
+OF_PLACES = ("theorem", "of", "spectrum", "head")  # fields of cells that say where their numbers stand
+OF_CELLS = (  # numbers on the lines that end cells
+    *("trials", "flops", "leading_flops", "needed", "least", "most"),
+    *("size", "known", "log_scale", "frobenius", "passes", "closed"),
+)
 WORDS = ("kind", "key", "head", "reason", "assumption", "promise", "detail")  # of rows
 
 
@@ -212,21 +215,6 @@ def _of_map(place, record, file):
                 yield place | at, "entry", float(entries[query, key])
 
 
-def _of_spectrum(place, record):
-    place = place | {"of": record["of"], "kind": record["kind"], "head": record["head"]}
-    names = ("size", "complete", "log_scale", "frobenius", "passes", "closed", *record["metrics"])
-    for name in names:
-        yield place, name, record.get(name)
-    for name in ("d_spectral", "d_frobenius"):
-        for epsilon, rank in (record.get(name) or {}).items():
-            yield place | {"epsilon": epsilon}, name, rank
-    for name, values in (("singular", record.get("singular_values")), ("eigen", record.get("eigenvalues"))):
-        for index, value in enumerate(values or ()):
-            re_im = value if isinstance(value, list) else [value]
-            for part, number in zip(("value", "imaginary"), re_im, strict=False):
-                yield place | {"index": index}, f"{name}_{part}", number
-
-
 def _of_condition(place, record):
     metrics = dict(record["metrics"])
     changes = metrics.pop("sensitivity", {})
@@ -248,8 +236,6 @@ def _of_condition(place, record):
         for head, values in zip(record["heads"], of_heads, strict=True):
             for trial, value in enumerate(values or ()):
                 yield place | {"matrix": matrix, "head": head, "trial": trial}, "sensitivity", value
-
-
 
 
 def _of_inject(place, record):
@@ -285,7 +271,6 @@ def _of_stability(place, record):
 
 OF_COMMAND = {
     "error": _of_error,
-    "spectrum": _of_spectrum,
     "condition": _of_condition,
     "inject": _of_inject,
     "stability": _of_stability,

@@ -15,11 +15,10 @@ from attnprobe.experiments.condition import ConditionRequest, measure_conditions
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest, measure_errors
 from attnprobe.experiments.error.view import summarise
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
-from attnprobe.experiments.spectrum.view import spectrum_rows
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.judge.gates import check
 from attnprobe.judge.parse import impossible_reason, parse_gates
-from attnprobe.report import open_run
+from attnprobe.report import open_run, views
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
 from attnprobe.tables.view import flat_lines
@@ -139,8 +138,10 @@ def test_factors_are_never_averaged_together(file, tmp_path):
     assert [row["scale_inputs"] for row in mine] == [0.5, 1, 4] and {row["windows"] for row in mine} == {1}
     assert [row["values"] for row in mine] == [2, 2, 2]
     assert len({row["source"] for row in mine}) == 3 and mine[1]["source"].endswith("scores x 1")
-    actual = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
-    assert len({row["source"] for row in spectrum_rows(actual.outcome.records)}) == 2
+    run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
+    [shown] = views(open_run(tmp_path / "spectrum"))
+    ranks = [grid for grid in shown.tables if grid.table.name == "ranks"]
+    assert [grid.place["scale_inputs"] for grid in ranks] == [1.0, 4.0]
 
 
 def test_one_factor_alone_has_a_column(file, tmp_path, capsys):

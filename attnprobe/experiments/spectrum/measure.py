@@ -1,4 +1,4 @@
-"""The run of ``attnprobe spectrum``: the requested spectra, one record per head."""
+"""The run of ``attnprobe spectrum``: the requested spectra, a cell for each matrix of each head."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import Unsupported, UsageError, nearest
+from ...files import JsonObject
+from ...frame.rows import HEAD
 from ...grammar.foreign import message
-from ...grammar.lists import parts
+from ...grammar.lists import options_text, parts
 from ...methods import METHODS, approximate, is_method
-from ...metrics.spectrum import MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
+from ...metrics.spectrum import MATRICES, SHARES, Spectrum, refuse_spectrum, shape_of, spectra
 from ...qkv import QKV
-from ...records.file import cell_key, identity_facts
+from ...records.file import cell_key, encode_inf, identity_facts
 from ...run.cells import Cells, Place, Result, title
 from ...run.costs import Cost, work_of_decompositions
 from ...run.plan import (
@@ -43,6 +45,12 @@ class _Cell:
     @property
     def name(self) -> str:
         return self.of if isinstance(self.of, str) else self.of.label
+
+    @property
+    def matrix(self) -> str:
+        """The matrix, or the method with its options."""
+        options = "" if isinstance(self.of, str) else options_text(self.of.options)
+        return f"{self.name}:{options}" if options else self.name
 
     @property
     def method_facts(self) -> dict[str, Any]:
@@ -123,11 +131,11 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         return {
-            "of": cell.name,
+            "of": cell.matrix,
             **cell.method_facts,
-            "kind": self.request.kind,
-            "target": self.request.target,
-            "weights": self.sources[place.source].facts.get("weights"),
+            "family": None if isinstance(cell.of, str) else cell.of.entry.family,
+            "spectrum": self.request.kind,
+            "target": None if isinstance(cell.of, str) else self.request.target,
             "head": cell.head,
             "heads": [cell.head],
             "d": cell.d,
@@ -162,7 +170,8 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
             raise Unsupported(message(error)) from error
         result["seconds"] = perf_counter() - begin
         if spectrum.finite:
-            result |= {"draws_hash": draws, **_record(spectrum, request.kind, request.epsilon)}
+            rows = _rows(spectrum, cell.head, request.epsilon)
+            result |= {"draws_hash": draws, **_facts(spectrum), "rows": rows}
         else:
             result |= {"status": "diverged", "reason": "the matrix is not finite"}
 
@@ -239,20 +248,26 @@ def _cell(request, one, d, head, place, facts) -> _Cell:
     return _Cell(key, one, d, head)
 
 
-def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Result:
+def _facts(spectrum: Spectrum) -> Result:
+    """What is known of a matrix."""
+    names = ("size", "log_scale", "frobenius", "passes", "closed")
+    return {"known": len(spectrum.values), **{name: getattr(spectrum, name) for name in names}}
+
+
+def _rows(spectrum: Spectrum, head: int, epsilons: Sequence[float]) -> list[JsonObject]:
+    """The rows of one head: its effective ranks, its rank within each ε, its values."""
+    ranks = {name: getattr(spectrum, name) for name in ("stable_rank", "entropy_rank", "participation_ratio")}
+    ranks |= {f"rank_{share}": spectrum.rank(share) for share in SHARES}
+    rows = [{"kind": HEAD, "head": head, **ranks}]
+    for epsilon in epsilons:
+        within = {f"d_{norm}": spectrum.rank_within(epsilon, norm) for norm in ("spectral", "frobenius")}
+        rows.append({"kind": "rank", "head": head, "epsilon": epsilon, **within})
     values = spectrum.values
-    pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()
-    numbers = summary(spectrum, epsilons)
-    return {
-        **numbers,
-        "metrics": {name: [value] for name, value in numbers.items() if not isinstance(value, dict)},
-        "eigenvalues" if kind == "eigen" else "singular_values": pairs,
-        "size": spectrum.size,
-        "complete": spectrum.complete,
-        "log_scale": spectrum.log_scale,
-        "frobenius": spectrum.frobenius,
-        "error": None if spectrum.error is None else spectrum.error.tolist(),
-        "upper": None if spectrum.upper is None else spectrum.upper.tolist(),
-        "passes": spectrum.passes,
-        "closed": spectrum.closed,
-    }
+    columns = {"value": values.abs(), "decay": spectrum.decay, "cumulative": spectrum.cumulative}
+    columns |= {"real": values.real if spectrum.kind == "eigen" else None}
+    columns |= {"imaginary": values.imag if values.is_complex() else None}
+    columns |= {"error": spectrum.error, "upper": spectrum.upper}
+    known = {name: numbers.tolist() for name, numbers in columns.items() if numbers is not None}
+    for index, numbers in enumerate(zip(*known.values(), strict=True), 1):
+        rows.append({"kind": "singular", "head": head, "index": index, **dict(zip(known, numbers, strict=True))})
+    return [{name: encode_inf(number) for name, number in row.items()} for row in rows]

@@ -1,64 +1,56 @@
-"""The records of ``attnprobe spectrum``."""
+"""The rows of ``attnprobe spectrum``: kind ``head`` has effective ranks, ``rank`` ranks within ε, ``singular`` values.
+
+A cell is one matrix of one head, so what is known of the matrix is on the line that ends the cell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal
 
-from pydantic import Field
-
-from ...records.shapes import Count, Number, PerHead, Place, Shape, per_head, said
-
-Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
-Ranks = dict[Annotated[str, Field(pattern=r"^[0-9.e+-]{1,30}$")], Count | None]
+from ...frame.metric import metrics
+from ...frame.rows import CellLine, HeadRow, RowTypes, Value, with_metrics
+from ...records.shapes import Count, said
 
 
-class SpectrumRecord(Place):
-    """The singular values or the eigenvalues of one matrix of one head."""
+class SpectrumCell(CellLine):
+    """One matrix of one head. Its values are those of the matrix divided by exp(log_scale)."""
 
-    of: Annotated[str, said("the matrix, or the method whose matrix it is")]
-    kind: Annotated[Literal["singular", "eigen"], said("singular values or eigenvalues")]
+    of: Annotated[str, said("the matrix, or the method with its options whose matrix it is")]
+    spectrum: Annotated[Literal["singular", "eigen"], said("singular values or eigenvalues")]
     head: Annotated[Count, said("the head")]
-    metrics: Annotated[dict[str, PerHead], said("numbers of the spectrum by name, in a list of one")]
-    method: NotRequired[Annotated[str | None, said("the method; null for a matrix")]]
-    weights: NotRequired[Annotated[str | None, said("pretrained, initialized or initialized-qkv")]]
-    singular_values: NotRequired[Annotated[list[Number], said("sorted, the largest first")]]
-    eigenvalues: NotRequired[Annotated[list[Number | Pair], said("sorted by modulus; a complex value is a pair")]]
-    size: NotRequired[Annotated[Count | None, said("number of values of the matrix")]]
-    complete: NotRequired[Annotated[bool | None, said("whether all values are here")]]
-    log_scale: NotRequired[Annotated[Number | None, said("values are those of the matrix divided by exp(log_scale)")]]
-    frobenius: NotRequired[Annotated[Number | None, said("the Frobenius norm of the matrix")]]
-    stable_rank: NotRequired[Annotated[Number | None, said("‖·‖_F²/‖·‖₂²")]]
-    entropy_rank: NotRequired[Annotated[Number | None, said("exp of the entropy of σ²/Σσ²")]]
-    participation_ratio: NotRequired[Annotated[Number | None, said("(Σσ²)²/Σσ⁴")]]
-    rank_90: NotRequired[Annotated[Count | None, said("values that hold 90 % of Σσ²")]]
-    rank_95: NotRequired[Annotated[Count | None, said("values that hold 95 % of Σσ²")]]
-    rank_99: NotRequired[Annotated[Count | None, said("values that hold 99 % of Σσ²")]]
-    d_spectral: NotRequired[Annotated[Ranks | None, said("by ε, the rank at which the spectral error is ε")]]
-    d_frobenius: NotRequired[Annotated[Ranks | None, said("by ε, the rank at which the Frobenius error is ε")]]
-    error: NotRequired[Annotated[list[Number | None] | None, said("bounds of the errors of the values")]]
-    upper: NotRequired[Annotated[list[Number | None] | Number | None, said("bounds of the values")]]
-    passes: NotRequired[Annotated[Count | None, said("passes over the matrix")]]
-    closed: NotRequired[Annotated[bool | None, said("whether the intervals reached their width")]]
+    size: Annotated[Count | None, said("number of values of the matrix")] = None
+    known: Annotated[Count | None, said("number of leading values that are known")] = None
+    log_scale: Annotated[Value, said("the logarithm of what the values are divided by")] = None
+    frobenius: Annotated[Value, said("the Frobenius norm of the matrix")] = None
+    passes: Annotated[Count | None, said("passes over the matrix, where leading values alone are computed")] = None
+    closed: Annotated[bool | None, said("whether the errors of the values are within the tolerance")] = None
 
 
-NUMBERS = (
-    *("of", "kind", "singular_values", "eigenvalues", "size", "complete", "log_scale", "duplicates", "seed"),
-    *("stable_rank", "entropy_rank", "participation_ratio", "rank_90", "rank_95", "rank_99"),
-    *("d_spectral", "d_frobenius", "frobenius", "error", "upper", "passes", "closed", "draws_hash", "seconds"),
+class RankRow(HeadRow):
+    """The smallest ranks of an approximation within a relative error; infinite beyond the known values."""
+
+    epsilon: Annotated[float, said("ε, the relative error")]
+
+
+class ValueRow(HeadRow):
+    """One value by rank: a singular value, or the modulus of an eigenvalue."""
+
+    index: Annotated[Count, said("the rank, from 1")]
+    real: Annotated[Value, said("the real part of an eigenvalue")] = None
+    imaginary: Annotated[Value, said("its imaginary part; absent if the matrix is symmetric")] = None
+    error: Annotated[Value, said("bound of the error of a leading value")] = None
+    upper: Annotated[Value, said("upper bound of a leading value")] = None
+
+
+SHAPE = RowTypes(
+    {
+        "head": with_metrics(
+            "SpectrumHead",
+            HeadRow,
+            metrics("stable_rank", "entropy_rank", "participation_ratio", "rank_90", "rank_95", "rank_99"),
+        ),
+        "rank": with_metrics("SpectrumRank", RankRow, metrics("d_spectral", "d_frobenius")),
+        "singular": with_metrics("SpectrumValue", ValueRow, metrics("value", "decay", "cumulative")),
+    },
+    SpectrumCell,
 )
-
-
-def _rows(record: SpectrumRecord) -> Iterator[dict[str, Any]]:
-    yield {name: value for name, value in record.items() if name in ("head", *NUMBERS)}
-
-
-COLUMNS = {
-    "d_spectral[ε]": "the rank at which the spectral error is ε, a column for each ε",
-    "d_frobenius[ε]": "the rank at which the Frobenius error is ε",
-    "singular_values": "the list of values",
-    "eigenvalues": "the list of values with `--kind eigen`",
-    "error": "the list of bounds of the errors of the values",
-    "upper": "the list of bounds of the values",
-}
-SHAPE = Shape(SpectrumRecord, per_head, _rows, COLUMNS)

@@ -569,7 +569,7 @@ def test_every_command_takes_a_file(run, qkv, mine):
     assert by_name["mine.py:attention"]["matrix_skipped"] == "gives an output and no matrix"
     assert by_name["mine.py:attention"]["status"] == "ok" and by_name["vmean"]["matrix_skipped"] is None
     skipped = [row for row in rows["spectrum"] if row["status"] == "skipped"]
-    assert {row["of"] for row in skipped} == {"mine.py:attention"} and "no matrix" in str(skipped)
+    assert {row["of"] for row in skipped} == {"mine.py:attention:sharp=2.0"} and "no matrix" in str(skipped)
 
 
 def test_the_table_says_why_there_is_no_matrix_error(run, qkv, mine):
