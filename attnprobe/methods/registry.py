@@ -276,6 +276,20 @@ class Method:
             return self.storage
         return self.storage(d, {name: options.get(name, option.default) for name, option in self.options.items()})
 
+    def why_no_test(self, d: int | None, options: Mapping[str, Any], tokens: int) -> str | None:
+        """Why a format quantises none of some tokens, so that a cell is no test of it; None if it quantises some."""
+        if self.format is None:
+            return None
+        stored = self.stored(d, options)
+        kept = tokens if d is None or not stored.evicts else min(d, tokens)
+        if stored.coded(kept):
+            return None
+        groups = "" if stored.group == 1 else f" and groups of {stored.group}"
+        return (
+            f"{self.name}: no test: with exact={stored.exact}{groups} all {kept} tokens that it stores stay exact; "
+            "choose fewer exact tokens or more tokens"
+        )
+
     @property
     def source(self) -> str:
         """The paper and its year, or the package or file of a user's method."""

@@ -59,9 +59,13 @@ class Storage:
         Args:
             k, v: the numbers of a key, and of a value. own: the bits of a number of the model's dtype.
         """
-        coded = (tokens - min(tokens, float(self.exact))) // self.group * self.group
+        coded = self.coded(tokens)
         of_token = self._of(k, self.k, own) + self._of(v, self.v, own) + self.token
         return (tokens - coded) * (k + v) * own + coded * of_token + self.head
+
+    def coded(self, tokens: float) -> float:
+        """How many of some tokens are not stored as the model has them."""
+        return (tokens - min(tokens, float(self.exact))) // self.group * self.group
 
     def _of(self, numbers: float, bits: float | None, own: float) -> float:
         """The bits of a key or a value of some numbers."""

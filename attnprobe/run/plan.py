@@ -275,7 +275,7 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
         entry.check_budget(d, n, n)
     except Unsupported as error:
         return message(error)
-    return None
+    return entry.why_no_test(d, request.options, n)
 
 
 def key_of(command: str, method: MethodRequest | None, facts: Fields, group: Group, layer: int, **rest: object) -> str:

@@ -1,11 +1,17 @@
 """The budget that fits a share of the bytes of a prompt: no more, and the next one does not fit."""
 
+import re
+
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from attnprobe import Storage, method
 from attnprobe.errors import Unsupported
 from attnprobe.methods import get
 from attnprobe.methods.fitting import Fitted, fitted
+from attnprobe.rng import generator
+from attnprobe.run.plan import MethodRequest, refused
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 1 / 16)
 POLICIES = ["snapkv", "window", "random", "snapkv+q4_0", "snapkv+rotated:fp8", "knorm+kivi"]
@@ -77,3 +83,39 @@ def test_a_users_policy_states_its_bits():
 
     assert fitted(get(own), {}, 0.3, 100, k=64, v=64).d == int(100 * 0.3 * 16 / 6)
     assert fitted(get(own), {"bits": 16.0}, 0.3, 100, k=64, v=64).d == 40
+
+
+@pytest.mark.parametrize(
+    "name, d, options, tokens, line",
+    [
+        (
+            "kivi",
+            None,
+            {},
+            140,
+            "kivi: no test: with exact=128 and groups of 32 all 140 tokens that it stores stay exact",
+        ),
+        (
+            "q4_0",
+            None,
+            {"exact": 64},
+            64,
+            "q4_0: no test: with exact=64 all 64 tokens that it stores stay exact; choose f",
+        ),
+        ("snapkv+kivi", 150, {}, 500, r"snapkv\+kivi: no test: .* all 150 tokens that it stores stay exact"),
+        ("kivi", None, {}, 160, None),
+        ("snapkv+q4_0", 1, {}, 500, None),
+        ("snapkv", 500, {}, 500, None),
+    ],
+)
+def test_a_format_that_quantises_no_token_is_no_test(name, d, options, tokens, line):
+    why = get(name).why_no_test(d, options, tokens)
+    assert why is None if line is None else re.match(line, why)
+    assert refused(MethodRequest(name, options), "softmax", tokens, d) == why
+
+
+def test_its_row_is_skipped_and_says_so(run, tmp_path):
+    torch_file = {axis: torch.randn(2, 40, 8, generator=generator(0, axis)) for axis in "qkv"}
+    save_file(torch_file, tmp_path / "qkv.safetensors")
+    code, out, _ = run("error", "--qkv", str(tmp_path / "qkv.safetensors"), "--method", "kivi,q4_0", "--no-matrix")
+    assert code == 0 and "kivi: no test: with exact=128 and groups of 32 all 40 tokens" in " ".join(out.split())
