@@ -53,7 +53,9 @@ class Comparison:
 
         frame = pd.DataFrame(self.rows).convert_dtypes()
         budgets = frame["d"].map("{:d}".format, na_action="ignore")
-        return frame.assign(compared=frame["metric"].notna(), family=pd.NA, at=frame["name"] + (" d=" + budgets).fillna(""))
+        return frame.assign(
+            compared=frame["metric"].notna(), family=pd.NA, at=frame["name"] + (" d=" + budgets).fillna("")
+        )
 
     @property
     def compared(self) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from ..errors import Unsupported
 from .registry import Method
 
 MOST_BITS = 8  # of a format with an option bits
+ROUNDING = 1 + 1e-9  # of a share
 CACHE_BITS = 16.0  # of a number of a cache that is not quantised, as engines store it
 
 
@@ -71,7 +72,7 @@ def fitted(
         evicts = entry.stored(first, options).evicts
         for d in range(tokens, first - 1, -1):  # bits may fall where a group of tokens is complete
             size = used(d, options, d)
-            if size <= share:
+            if size <= share * ROUNDING:
                 return Fitted(d, size, keeps=evicts)
         raise Unsupported(
             f"{entry.name}: d={first}, its least, takes {used(first, options, first):.3g} of the bytes of {tokens} "
@@ -83,7 +84,7 @@ def fitted(
         chosen = [{"bits": number} for number in range(MOST_BITS, 0, -1)]
     for some in chosen:
         size = used(None, {**options, **some}, tokens)
-        if size <= share:
+        if size <= share * ROUNDING:
             return Fitted(None, size, some)
     least = " with bits=1" if chosen[-1] else ""
     raise Unsupported(

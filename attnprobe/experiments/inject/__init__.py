@@ -40,6 +40,14 @@ def _keys(share: float, prompt: int) -> int:
     return max(1, int(share * prompt + 1e-9))
 
 
+def _shares(text: str, what: str) -> tuple[float, ...]:
+    """Shares of bytes, above 0 and at most 1, in rising order."""
+    values = positives(text, what)
+    if values[-1] > 1:
+        raise UsageError(f"{what}={values[-1]:g} is above all bytes of the prompt; choose shares up to 1, such as 0.25")
+    return values
+
+
 @dataclass(frozen=True, kw_only=True)
 class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     """Run a model with a method in place of its attention, and measure how far it drifts from itself.
@@ -69,7 +77,15 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         "A file of budgets by layer and head, as `attnprobe budget` writes it, instead of --d. If its method is your "
         "own, --method must name it too.",
         metavar="FILE",
-        excludes={"d": "{value} holds the budgets"},
+        excludes={"d": "{value} holds the budgets", "bytes": "{value} holds the budgets"},
+    )
+    bytes: tuple[float, ...] | None = opt(
+        None,
+        "With --phase decode, instead of --d: shares of the bytes of the prompt's keys and values in 16 bits a number, "
+        "such as 0.1,0.25. Each method gets the largest budget that fits: keys of a policy, bits of a format.",
+        parse=_shares,
+        excludes={"d": "each method gets the budget that fits its bytes"},
+        later=True,
     )
     layer: tuple[int, ...] | str | None = placed(
         None,
@@ -85,7 +101,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         "Statistics of inputs are then measured with --input-statistics only.",
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question")},
+        reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question", "bytes")},
         later=True,
     )
     prefix: int | None = placed(None, "Tokens of the prompt. [default: half of n]", between=(1, MOST), later=True)
@@ -159,6 +175,10 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         if self.phase == "decode" and self.origin.get("input_statistics") == "default":  # half of the time of a prompt
             object.__setattr__(self, "input_statistics", False)
         super().__post_init__()
+        if self.bytes is not None and (self.phase != "decode" or not all(0 < share <= 1 for share in self.bytes)):
+            raise UsageError(
+                f"bytes={self.bytes}: shares of a prompt's bytes, above 0 and up to 1, need --phase decode"
+            )
         for d in self.d:
             if not isinstance(d, int) and not 0 < d <= 1:
                 raise UsageError(f"d={d:g}: a share of the prompt lies between 0 and 1; choose one, or a whole number")
@@ -174,6 +194,8 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     def budgets_at(self, n: int) -> tuple[int, ...]:
         """The budgets at ``n`` tokens: whole numbers, and shares of the prompt as numbers of its keys."""
         prompt = self.prefix_at(n)
+        if self.bytes is not None and prompt is not None:
+            return tuple(dict.fromkeys(_keys(share, prompt) for share in self.bytes))
         return tuple(
             dict.fromkeys(int(d) if isinstance(d, int) or prompt is None else _keys(d, prompt) for d in self.d)
         )

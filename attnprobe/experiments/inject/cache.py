@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ...errors import Unsupported
 from ...methods import Storage
+from ...methods.fitting import CACHE_BITS
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -148,7 +149,7 @@ class CacheReaders:
             heads, tokens = layer.keys.shape[1:3]
             k, v = (x[0].numel() // tokens for x in (layer.keys, layer.values))
             readers = tuple(number for number, own in self.layers.items() if own == place)
-            found.append(CacheLayer(tokens, heads, k, v, 8 * layer.keys.element_size(), readers))
+            found.append(CacheLayer(tokens, heads, k, v, int(CACHE_BITS), readers))
         return found
 
 

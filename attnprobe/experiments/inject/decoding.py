@@ -172,6 +172,8 @@ class DecodingBench(Bench):
     def measure(self, work: InjectWork) -> list[Result]:
         if (why := why_not_decoded(work.request.entry)) is not None:
             raise Unsupported(f"{work.request.name} cannot decode: {why}")
+        if work.why is not None:
+            raise Unsupported(work.why)
         if (why := work.request.entry.why_no_test(work.d, work.options, self.prefix_length)) is not None:
             raise Unsupported(why)
         if self.stored is None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import UsageError
+from ...errors import Unsupported, UsageError
+from ...grammar.foreign import message
 from ...grammar.lists import short_name
 from ...methods import METHODS, Method
+from ...methods.fitting import Fitted, fitted
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
 from ...replacement import Budget
@@ -27,7 +29,7 @@ DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 class InjectWork:
     """One forward of a batch: a method with its budget and seed in some layers.
 
-    ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads.
+    ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads. ``why`` no budget fits.
     """
 
     request: MethodRequest
@@ -38,6 +40,7 @@ class InjectWork:
     layers: tuple[int, ...]
     layer: int | None
     head: int | None = None
+    why: str | None = None
 
     @property
     def plan(self) -> str | None:
@@ -84,7 +87,7 @@ class InjectPlan:
     """The plan of the methods, and the budgets of a file, which has one method.
 
     ``left_out`` are the layers that keep exact attention beside a method without a form for sliding windows.
-    ``kv_heads`` are the numbers of KV heads of each layer.
+    ``kv_heads`` are the numbers of KV heads of each layer, and ``p`` is the largest head dimension.
     """
 
     base: ErrorPlan
@@ -92,6 +95,7 @@ class InjectPlan:
     request: InjectRequest
     left_out: tuple[int, ...] = ()
     kv_heads: tuple[int, ...] = ()
+    p: int = 1
 
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
@@ -101,6 +105,7 @@ class InjectPlan:
             "batch": self.request.batch,
             **({"prefix": self.request.prefix} if self.request.phase == "decode" else {}),
             "budgets": budgets,
+            **({} if self.request.bytes is None else {"bytes": [line for n in self.base.n for line in self.used(n)]}),
         }
 
     def works(self, n: int) -> list[InjectWork]:
@@ -116,15 +121,53 @@ class InjectPlan:
             if self.request.per_head:
                 places += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads[layer])]
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
-            budgets = (None,) if self.budgets or request.entry.budget is None else self.request.budgets_at(n)
-            for d in budgets:
+            for sized, d, why in self._sized(request, n):
                 budget: Budget = self._of_file(n) if self.budgets else d
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
-                    all_works += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
-                    plans = self._plans(request, d)
+                    all_works += [InjectWork(sized, d, budget, repeat, seed, *place, why=why) for place in places]
+                    plans = self._plans(sized, d)
                     all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in plans]
-        return all_works
+        if self.request.bytes is None:
+            return all_works
+        once: dict[Any, InjectWork] = {}  # two shares may have one budget
+        for work in all_works:
+            options = tuple(sorted(work.request.options.items()))
+            once.setdefault((work.request.name, options, work.d, work.seed, work.layer, work.head), work)
+        return [*once.values()]
+
+    def _sized(self, request: MethodRequest, n: int) -> list[tuple[MethodRequest, int | None, str | None]]:
+        """A method with each of its budgets. With ``--bytes`` they are those that fit; else the reason is the last."""
+        if self.request.bytes is None or request.entry.family == "exact":
+            budgets = (None,) if self.budgets or request.entry.budget is None else self.request.budgets_at(n)
+            return [(request, d, None) for d in budgets]
+        found: list[tuple[MethodRequest, int | None, str | None]] = []
+        for fit in self.fits(request, n).values():
+            if isinstance(fit, Fitted):
+                found.append((MethodRequest(request.name, {**request.options, **fit.options}), fit.d, None))
+        return found or [(request, None, str(fit))]
+
+    def fits(self, request: MethodRequest, n: int) -> dict[float, Fitted | str]:
+        """What a method uses of each share of ``--bytes`` at ``n`` tokens, or why nothing fits."""
+        prompt, fits = self.request.prefix_at(n), dict[float, Fitted | str]()
+        assert prompt is not None
+        for share in self.request.bytes or ():
+            try:
+                fits[share] = fitted(request.entry, request.options, share, prompt, k=self.p, v=self.p)
+            except Unsupported as error:
+                fits[share] = message(error)
+        return fits
+
+    def used(self, n: int) -> list[str]:
+        """A line for each share of ``--bytes``: the budgets of methods, and what they use."""
+        lines = []
+        for share in self.request.bytes or ():
+            parts = []
+            for request in self.base.methods:
+                if request.entry.family != "exact":
+                    parts.append(_used(request, self.fits(request, n)[share]))
+            lines.append(f"bytes={share:g}, n={n}: {', '.join(parts)}")
+        return lines
 
     def _of_file(self, n: int) -> dict[int | tuple[int, int], int | None]:
         """The budgets of a file. Those of a plan are shares of its prompt."""
@@ -144,6 +187,14 @@ class InjectPlan:
         return [
             MethodRequest(request.name, {**request.options, "plan": by}) for by in (self.request.plan, SHUFFLED, LAVA)
         ]
+
+
+def _used(request: MethodRequest, fit: Fitted | str) -> str:
+    """A method with its budget, and the share of bytes that it uses."""
+    if isinstance(fit, str):
+        return f"{request.label} none"
+    budget = "".join(f" {name}={value}" for name, value in {"d": fit.d, **fit.options}.items() if value is not None)
+    return f"{request.label}{budget} ({fit.share:.3g}{'' if fit.keeps else ' read'})"
 
 
 def why_not_planned(request: MethodRequest, d: int | None, by: str) -> str | None:
@@ -225,7 +276,12 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         plan = replace(plan, windows=request.windows)
         stated = [getattr(part, "num_key_value_heads", None) for part in of_layers(source.config.get_text_config())]
         kv_heads = tuple(count or source.heads for count in stated) * (source.layers // len(stated))
-        plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source), kv_heads)))
+        left = left_out(request.layer, source)
+        made = InjectPlan(plan, budgets, request, left, kv_heads, source.facts["p"])
+        for n in plan.n if request.bytes is not None else ():
+            for line in made.used(n):
+                notify(line)
+        plans.append((source, made))
     return plans
 
 

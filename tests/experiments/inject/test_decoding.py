@@ -189,7 +189,7 @@ def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, model, metho
         kept = POLICIES[method](layer.keys[0], of_layer[0]).topk(d, dim=-1).indices.sort(-1).values
         index = kept[None, :, :, None].expand(-1, -1, -1, layer.keys.shape[-1])
         layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
-    size = sum(x.numel() * x.element_size() for layer in cache.layers for x in (layer.keys, layer.values))
+    size = sum(2 * x.numel() for layer in cache.layers for x in (layer.keys, layer.values))
     assert metrics(record)["cache_bytes"] == metrics(record)["read_bytes"] == pytest.approx(size)
     loss = []
     for place in range(PREFIX, N - 1):
@@ -314,9 +314,9 @@ def test_steps_in_one_forward_are_those_of_forwards_of_their_own(name):
 
 
 def test_bytes_are_those_of_the_cache(ask):
-    """Three layers, two KV heads of 8 numbers, keys and values, 4 bytes each."""
+    """Three layers, two KV heads of 8 numbers, keys and values, 2 bytes each, whatever the dtype of the run."""
     of = {record["method"]: metrics(record) for record in ask(methods=("knorm", "topk", "window"), d=(5,))}
-    whole = LAYERS * 2 * 8 * 2 * 4 * PREFIX
+    whole = LAYERS * 2 * 8 * 2 * 2 * PREFIX
     for policy in ("knorm", "window"):
         assert [of[policy][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
     assert of["topk"]["cache_bytes"] == pytest.approx(whole)
@@ -555,8 +555,8 @@ def test_bytes_of_a_users_policy_are_what_it_states(ask, tmp_path):
         assert found["cache_bytes"] == found["read_bytes"] == knorm["cache_bytes"]
     whole = PREFIX / 5 * knorm["cache_bytes"]
     assert nothing["cache_bytes"] == nothing["read_bytes"] == pytest.approx(whole)
-    assert six["cache_bytes"] == six["read_bytes"] == pytest.approx(knorm["cache_bytes"] * (6 + 2) / 2 / 32)
-    assert ten["cache_bytes"] == pytest.approx(knorm["cache_bytes"] * (10 + 2) / 2 / 32)
+    assert six["cache_bytes"] == six["read_bytes"] == pytest.approx(knorm["cache_bytes"] * (6 + 2) / 2 / 16)
+    assert ten["cache_bytes"] == pytest.approx(knorm["cache_bytes"] * (10 + 2) / 2 / 16)
     assert plain["cache_bytes"] == pytest.approx(whole) and plain["read_bytes"] == knorm["read_bytes"]
 
 

@@ -18,7 +18,7 @@ from attnprobe.methods import get
 
 N, PREFIX, D = 40, 24, 6
 SAME = 5e-6  # relative, in float32, over a few layers
-ROW = 4  # bytes of a number
+ROW = 2  # bytes of a number
 SIZES = {"vocab_size": len(VOCABULARY), "num_attention_heads": 4, "initializer_range": 0.3}
 LATENT = {"kv_lora_rank": 12, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
 SHARED = {"vocab_size_per_layer_input": len(VOCABULARY), "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2}
@@ -169,7 +169,7 @@ def test_a_call_whose_layer_of_the_cache_is_not_known_is_one_line():
     module.layer_idx = 0
     readers(0, module, own[:, :, 1:])
     readers(1, module, torch.randn(1, 4, 5, 4))  # made of what layer 0 holds
-    assert readers.of(cache) == [CacheLayer(5, 2, 8, 8, 32, (0, 1))]
+    assert readers.of(cache) == [CacheLayer(5, 2, 8, 8, 16, (0, 1))]
     module.layer_idx = 7
     readers(2, module, own)
     readers(3, module, torch.randn(1, 4, 5, 4))
