@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -49,3 +49,21 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def timings_table(seconds: Mapping[str, float], total: float) -> str:
+    """Stage, seconds and share of ``total``, the longest first. The last line is the time of no stage.
+
+    >>> print(timings_table({"capture": 3.0, "exact": 6.5}, total=10.0))
+    stage              seconds   share
+    exact                6.500   65.0%
+    capture              3.000   30.0%
+    attnprobe itself     0.500    5.0%
+    """
+    lines = sorted(seconds.items(), key=lambda item: -item[1])
+    lines.append(("attnprobe itself", max(total - sum(seconds.values()), 0.0)))
+    width = max(len(stage) for stage, _ in lines)
+    rows = [f"{'stage':{width}}  {'seconds':>8}  {'share':>6}"]
+    for stage, spent in lines:
+        rows.append(f"{stage:{width}}  {spent:8.3f}  {spent / total if total > 0 else 0:6.1%}")
+    return "\n".join(rows)

@@ -62,7 +62,8 @@ def check(
     """
     from dataclasses import asdict
 
-    from ..tables.view import check_format, flat_view
+    from ..show.listing import listing
+    from ..show.writers import check_format
 
     check_format(format_)
     from ..errors import unknown
@@ -84,5 +85,5 @@ def check(
     if format_ == "table":
         answer(conformance_table(rows))
     else:
-        answer(flat_view("check", rows).text(format_))
+        answer(listing("check", rows, format_))
     raise click.exceptions.Exit(1 if any(row["status"] == "failed" for row in rows) else 0)

@@ -51,27 +51,27 @@ def show_plan(experiment: Experiment, request: Any) -> None:
 
 def plan_table(cells: Sequence[CellEstimate]) -> str:
     """The cells as a table, a line per weights, n and layer; of many lines the first."""
-    from ..tables.console import Header
-    from ..tables.table import Column, gathered, table_of
-    from ..tables.terminal import plain_tables
+    from ..show.listing import listing
 
-    def place(row: Sequence[CellEstimate]) -> tuple[str, int, int | str]:
-        weights, n, _, layer = row[0].place
-        return weights, n, layer
-
-    columns = [
-        Column("weights", lambda row: place(row)[0]),
-        Column("n", lambda row: str(place(row)[1])),
-        Column("layer", lambda row: str(place(row)[2])),
-        Column("windows", lambda row: str(len({cell.place[2] for cell in row}))),
-        Column("d", lambda row: _budgets([cell.d for cell in row if cell.d is not None])),
-        Column("cells", lambda row: str(len(row))),
-        Column("done", lambda row: str(sum(cell.done for cell in row))),
-        Column("of", lambda row: ", ".join(dict.fromkeys(cell.name for cell in row))),
+    groups: dict[tuple[str, int, int | str], list[CellEstimate]] = {}
+    for cell in cells:
+        weights, n, _, layer = cell.place
+        groups.setdefault((weights, n, layer), []).append(cell)
+    rows = [
+        {
+            "weights": weights,
+            "n": n,
+            "layer": layer,
+            "windows": len({cell.place[2] for cell in group}),
+            "d": _budgets([cell.d for cell in group if cell.d is not None]),
+            "cells": len(group),
+            "done": sum(cell.done for cell in group),
+            "of": ", ".join(dict.fromkeys(cell.name for cell in group)),
+        }
+        for (weights, n, layer), group in groups.items()
     ]
-    rows = gathered(cells, lambda cell: place([cell]))
     notes = [f"the first {MOST_LINES} of {len(rows)} lines"] if len(rows) > MOST_LINES else []
-    return plain_tables([table_of("", rows[:MOST_LINES], columns, notes)], [], Header()).lstrip("\n")
+    return listing("plan", rows[:MOST_LINES], "table", "Cells", notes)
 
 
 def _budgets(budgets: Sequence[int]) -> str:

@@ -181,7 +181,7 @@ def measure_and_show(
         older = [kind for kind, figure in view.figures.items() if figure_files(session.path, figure.stem)]
         draw(view, session.path, [*kinds, *older])  # which show an earlier run
     if getattr(output, "show_timings", False):
-        from ..tables.terminal import timings_table
+        from ..timings import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = judge_gates(results, gates, getattr(output, "junit", None))

@@ -28,15 +28,15 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
 
     --format other than table prints all facts of each method.
     """
-    from ..tables.view import check_format
+    from ..show.writers import check_format
     from .streams import answer
 
     check_format(format_)
     from ..environment import plugins
     from ..methods import by_family, get
     from ..methods.lookup import installed
-    from ..tables.terminal import stdout_width
-    from ..tables.view import flat_view
+    from ..show.listing import listing
+    from ..show.shown import stdout_width
     from .streams import note
 
     entries = [get(name)] if name is not None else by_family(kernels=True)
@@ -54,7 +54,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     rows = [entry.row() for entry in entries]
     if format_ in ("md", "latex", "csv"):
         rows = [_for_people(row) for row in rows]
-    answer(flat_view("methods", rows).text(format_))
+    answer(listing("methods", rows, format_))
 
 
 def _listed(methods: Sequence[Method], installed: Sequence[str]) -> str:

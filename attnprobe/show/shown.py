@@ -232,13 +232,21 @@ def _of_group(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}.{stat}": one for name, one in numbers.items() for stat in STATISTICS[:-1]} | counts
 
 
-def _terminal(width: int | None) -> tuple[bool, int]:
-    """Whether standard output is a terminal, and the width of tables there."""
+def stdout_width(piped: int = WIDTH) -> int:
+    """The columns of standard output.
+
+    Args:
+        piped: those of a pipe where COLUMNS says nothing.
+    """
     import os
     import shutil
     import sys
 
-    tty = width is not None or sys.stdout.isatty()
-    if width is not None:
-        return tty, width
-    return tty, shutil.get_terminal_size().columns if tty or "COLUMNS" in os.environ else WIDTH
+    return shutil.get_terminal_size((piped, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else piped
+
+
+def _terminal(width: int | None) -> tuple[bool, int]:
+    """Whether standard output is a terminal, and the width of tables there."""
+    import sys
+
+    return width is not None or sys.stdout.isatty(), width or stdout_width()

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -276,21 +276,3 @@ def _folded(table: Table, i: int) -> list[str]:
 def _longest_part(texts: Sequence[str]) -> int:
     """The width of the longest part of some names, with the indent of a folded line."""
     return max((cell_len(part.rstrip()) + 1 for text in texts for part in name_parts(text)), default=1)
-
-
-def timings_table(seconds: Mapping[str, float], total: float) -> str:
-    """Stage, seconds and share of ``total``, the longest first. The last line is the time of no stage.
-
-    >>> print(timings_table({"capture": 3.0, "exact": 6.5}, total=10.0))
-    stage              seconds   share
-    exact                6.500   65.0%
-    capture              3.000   30.0%
-    attnprobe itself     0.500    5.0%
-    """
-    lines = sorted(seconds.items(), key=lambda item: -item[1])
-    lines.append(("attnprobe itself", max(total - sum(seconds.values()), 0.0)))
-    width = max(len(stage) for stage, _ in lines)
-    rows = [f"{'stage':{width}}  {'seconds':>8}  {'share':>6}"]
-    for stage, spent in lines:
-        rows.append(f"{stage:{width}}  {spent:8.3f}  {spent / total if total > 0 else 0:6.1%}")
-    return "\n".join(rows)

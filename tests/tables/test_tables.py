@@ -15,8 +15,9 @@ from attnprobe.tables.long import worst_status
 from attnprobe.tables.methods import grouped
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.table import Column, Table
-from attnprobe.tables.terminal import plain_tables, timings_table
+from attnprobe.tables.terminal import plain_tables
 from attnprobe.tables.view import flat_view
+from attnprobe.timings import timings_table
 
 WORDS = " ".join(f"word{i}" for i in range(26))
 NUMBERS = {"short": "1", "long": "1" * 40}

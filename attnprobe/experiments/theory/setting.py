@@ -154,13 +154,13 @@ def list_all(format_: str) -> str:
     """Every theorem in a format: its name, paper, statement and cost."""
     if format_ == "table":
         return "\n\n".join(_card(name) for name in THEOREMS)
-    from ...tables.view import flat_view
+    from ...show.listing import listing
 
     rows = [
         {"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
         for one in THEOREMS.values()
     ]
-    return flat_view("theorems", rows).text(format_)
+    return listing("theorems", rows, format_)
 
 
 def _card(name: str) -> str:

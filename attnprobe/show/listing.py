@@ -1,0 +1,42 @@
+"""Plain lists of facts in every format: methods, theorems, checks, the cells of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..files import Fields
+from .table import KEY, Column, Table
+
+UNLIMITED = 10_000  # the width of a table whose lines are not folded
+
+
+def listing(name: str, rows: Sequence[Fields], format: str, title: str = "", notes: Sequence[str] = ()) -> str:
+    """Rows with the same fields as text, a column for each field; JSON and CSV have the rows as they are.
+
+    Args:
+        name: of the list, as JSON names it. title: above a table. notes: below it.
+
+    >>> print(listing("methods", [{"name": "window", "d": 8}], "csv"))
+    name,d
+    window,8
+    """
+    from pandas import DataFrame
+
+    from ..records.file import SCHEMA, strict_json
+    from .grid import grids
+    from .writers import csv, jsonl, latex, markdown, terminal
+
+    if format == "json":
+        return strict_json({"schema": SCHEMA, "command": name, "rows": list(rows)}, indent=2)
+    frame = DataFrame(list(rows)).convert_dtypes() if rows else DataFrame()
+    if format == "jsonl":
+        return jsonl(frame).rstrip("\n")
+    if format == "csv":
+        return csv(frame).rstrip("\n")
+    columns = tuple(Column(field, field, digits=None, priority=KEY, name=field) for field in frame)
+    filled = grids(frame, Table(name, title or name.capitalize(), columns=columns, notes=lambda rows: notes)) if len(frame) else []
+    if format == "latex":
+        return latex(filled).rstrip("\n")
+    if format in ("md", "github"):
+        return markdown(filled).strip()
+    return terminal(filled, UNLIMITED).strip()
