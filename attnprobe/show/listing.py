@@ -34,7 +34,11 @@ def listing(name: str, rows: Sequence[Fields], format: str, title: str = "", not
     if format == "csv":
         return csv(frame).rstrip("\n")
     columns = tuple(Column(field, field, digits=None, priority=KEY, name=field) for field in frame)
-    filled = grids(frame, Table(name, title or name.capitalize(), columns=columns, notes=lambda rows: notes)) if len(frame) else []
+    filled = (
+        grids(frame, Table(name, title or name.capitalize(), columns=columns, notes=lambda rows: notes))
+        if len(frame)
+        else []
+    )
     if format == "latex":
         return latex(filled).rstrip("\n")
     if format in ("md", "github"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from rich.cells import cell_len
 
+import attnprobe
 from attnprobe.show.catalogue.error import TABLES
 from attnprobe.show.grid import Cell, Grid, legend
 from attnprobe.show.notes import BAD, FLAGS, ROUNDING
@@ -186,3 +189,11 @@ def test_frames_are_written_in_full_precision():
     assert json_rows(frame) == expected
     assert [json.loads(text) for text in jsonl(frame).splitlines()] == expected
     assert pd.read_csv(io.StringIO(csv(frame)))["x"].tolist() == [third, math.inf]
+
+
+@pytest.mark.parametrize("room", ["frame", "show/catalogue", "theorems", "metrics", "methods", "experiments", "judge"])
+def test_latex_knows_every_letter_that_a_table_may_have(room):
+    for path in (Path(attnprobe.__file__).parent / room).rglob("*.py"):
+        for part in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and "\n" not in part.value:
+                assert all(ord(letter) <= 0xFF for letter in escaped(part.value)), (path, part.value)

