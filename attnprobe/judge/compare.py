@@ -9,9 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UsageError, unknown
+from ..frame import Rows
 from ..frame.metric import CHOICE, METRICS
 from ..grammar.lists import spans
 from ..records.file import STATUSES
@@ -20,9 +21,6 @@ from .pairs import ARROW, related
 from .samples import STATISTICS, Pairing, measured, paired
 from .times import of_times
 from .verdict import VERDICTS, Difference, verdict
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TOLERANCE = 0.05
 TABLE = ("source", "layer", "layers", "kv_head", "prefix", "backward", "n", "target")  # lines that are tested together
@@ -47,7 +45,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def frame(self) -> DataFrame:
+    def frame(self) -> Rows:
         """The rows as a frame."""
         import pandas as pd
 
@@ -84,8 +82,8 @@ class Comparison:
 
 
 def compare(
-    a: DataFrame,
-    b: DataFrame,
+    a: Rows,
+    b: Rows,
     metrics: Sequence[str],
     tolerance: float = TOLERANCE,
     level: float = LEVEL,
@@ -175,7 +173,7 @@ def compare(
     return Comparison(rows, _notes(rows, level))
 
 
-def _ready(frame: DataFrame, all_layers: bool) -> DataFrame:
+def _ready(frame: Rows, all_layers: bool) -> Rows:
     """The frame with every column that a comparison reads."""
     import pandas as pd
 
@@ -199,7 +197,7 @@ def _ready(frame: DataFrame, all_layers: bool) -> DataFrame:
     return frame.assign(together=all_layers, number=range(len(frame)))
 
 
-def _lines(frame: DataFrame) -> dict[tuple[Any, ...], DataFrame]:
+def _lines(frame: Rows) -> dict[tuple[Any, ...], Rows]:
     """The rows of each line, by its place."""
     import pandas as pd
 
@@ -208,7 +206,7 @@ def _lines(frame: DataFrame) -> dict[tuple[Any, ...], DataFrame]:
     return {tuple(None if pd.isna(part) else part for part in key): rows for key, rows in groups}
 
 
-def _order(*lines: Mapping[tuple[Any, ...], DataFrame]) -> Any:
+def _order(*lines: Mapping[tuple[Any, ...], Rows]) -> Any:
     """Lines by source, layer, n and target, then as the frames list their methods, then by d."""
     first: dict[Any, int] = {}
     places: dict[Any, tuple[Any, ...]] = {}
@@ -300,13 +298,13 @@ def _table(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["metric"], *(str(row.get(name)) for name in TABLE)
 
 
-def _place(rows: DataFrame) -> dict[str, Any]:
+def _place(rows: Rows) -> dict[str, Any]:
     """Where a line stands."""
     import pandas as pd
 
     first = rows.iloc[0]
     names = ("target", "n", "d", "weights", "scale_inputs", *TABLE, "options", "reference")
-    place = {name: None if name not in first or pd.isna(first[name]) else first[name] for name in names}
+    place: dict[str, Any] = {name: None if name not in first or pd.isna(first[name]) else first[name] for name in names}
     place = {name: value.item() if hasattr(value, "item") else value for name, value in place.items()}
     layers = sorted(int(layer) for layer in rows["of_layer"].dropna().unique())
     together = bool(rows["together"].any())
@@ -336,29 +334,29 @@ def _numbers(a: float | None, b: float | None) -> dict[str, float | None]:
     return {"a": a, "b": b, "difference": b - a, "ratio": b / a if a and a * b >= 0 else None}
 
 
-def _costs(a: DataFrame, b: DataFrame) -> dict[str, float | None]:
+def _costs(a: Rows, b: Rows) -> dict[str, float | None]:
     """The mean costs of both sides, None where a side does not state one."""
     found: dict[str, float | None] = {}
     for name in COSTS:
         for side, rows in (("a", a), ("b", b)):
-            values = rows[name].dropna() if name in rows else ()
-            found[f"{name}_{side}"] = float(values.mean()) if len(values) else None
+            known = name in rows and rows[name].notna().any()
+            found[f"{name}_{side}"] = float(rows[name].mean()) if known else None
     return found
 
 
-def _seeds(rows: DataFrame) -> str:
+def _seeds(rows: Rows) -> str:
     """The seeds of rows in words."""
     seeds = sorted({int(seed) for seed in rows["seed"] if seed})
     return spans(seeds)
 
 
-def _unknown_draws(*sides: DataFrame) -> str | None:
+def _unknown_draws(*sides: Rows) -> str | None:
     """The methods of which it is not known whether their heads share draws."""
     names = dict.fromkeys(name for side in sides for name in side.loc[side["shares"].isna(), "method"])
     return ", ".join(names) or None
 
 
-def _spoiled(rows: DataFrame) -> bool:
+def _spoiled(rows: Rows) -> bool:
     """Whether a head has bad rows that no guard replaced."""
     if "bad_rows" not in rows:
         return False
@@ -390,7 +388,7 @@ def _changed(pairing: Pairing, fall: bool) -> str:
     )
 
 
-def cells_in_words(rows: DataFrame) -> str:
+def cells_in_words(rows: Rows) -> str:
     """Windows, seeds, layers and heads of rows in words: ``windows 1-2; seed 0; heads 0-2, 7-8``."""
     parts = []
     names = {"window": "window", "seed": "seed"} | ({"of_layer": "layer"} if rows["together"].any() else {})
@@ -412,7 +410,7 @@ def _nothing_in_common(pairs: bool) -> UsageError:
     return UsageError(f"A and B have no {what}: nothing to compare; {hint}")
 
 
-def _refuse_other_layers(common: Iterable[Any], lines: Sequence[Mapping[Any, DataFrame]], all_layers: bool) -> None:
+def _refuse_other_layers(common: Iterable[Any], lines: Sequence[Mapping[Any, Rows]], all_layers: bool) -> None:
     """Refuse lines over all layers whose sides have different layers."""
     for key in common if all_layers else ():
         layers = [sorted(set(of[key]["of_layer"].dropna().astype(int))) for of in lines]
@@ -424,7 +422,7 @@ def _refuse_other_layers(common: Iterable[Any], lines: Sequence[Mapping[Any, Dat
             raise UsageError(f"--all-layers: {name} has layers {has}; measure it in the same layers")
 
 
-def _refuse_unmeasured(metrics: Sequence[str], *sides: DataFrame) -> None:
+def _refuse_unmeasured(metrics: Sequence[str], *sides: Rows) -> None:
     """Refuse a metric that the methods on one side of the pairs do not have."""
     for name in metrics:
         for side in sides:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UsageError, cut, unknown
+from ..frame import Rows
 from ..grammar.lists import parts, short_name, with_commas
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 ARROW = " → "  # between the methods of a pair
 NO_NAME = re.compile(r"=|^\d")  # a value of an option
@@ -37,13 +35,13 @@ class Side:
         """As tables have it."""
         return self.name if self.d is None else f"{self.name}{',' if self.options else ':'}d={self.d}"
 
-    def rows(self, frame: DataFrame) -> DataFrame:
+    def rows(self, frame: Rows) -> Rows:
         """Its rows."""
         of_method = frame[(frame["method"] == self.method) & (frame["options"] == self.options)]
         return of_method if self.d is None else of_method[of_method["d"] == self.d]
 
 
-def related(a: DataFrame, b: DataFrame, pairs: Iterable[str]) -> tuple[DataFrame, DataFrame]:
+def related(a: Rows, b: Rows, pairs: Iterable[str]) -> tuple[Rows, Rows]:
     """The rows of the left method of each pair in A and of the right one in B, under the name of their pair.
 
     Options that are not written may have any value, if one method of the run fits alone. ``d=N`` among them takes that
@@ -57,7 +55,7 @@ def related(a: DataFrame, b: DataFrame, pairs: Iterable[str]) -> tuple[DataFrame
     import pandas as pd
 
     one_run = a is b
-    taken: tuple[list[DataFrame], list[DataFrame]] = ([], [])
+    taken: tuple[list[Rows], list[Rows]] = ([], [])
     compared: set[Any] = set()
     for text in pairs:
         left, right = _sides(text, a, b)
@@ -82,11 +80,11 @@ def related(a: DataFrame, b: DataFrame, pairs: Iterable[str]) -> tuple[DataFrame
     return pd.concat(taken[0], ignore_index=True), pd.concat(taken[1], ignore_index=True)
 
 
-def _counted(frame: DataFrame) -> DataFrame:
+def _counted(frame: Rows) -> Rows:
     return frame[(frame["status"] != "skipped") & frame["method"].notna()]
 
 
-def _sides(text: str, a: DataFrame, b: DataFrame) -> tuple[Side, Side]:
+def _sides(text: str, a: Rows, b: Rows) -> tuple[Side, Side]:
     """The two methods of a pair; options hold signs of equality too, so the one between them is tried out."""
     at = [number for number, letter in enumerate(text) if letter == "="]
     splits = [(text[:number], text[number + 1 :]) for number in at]
@@ -102,7 +100,7 @@ def _sides(text: str, a: DataFrame, b: DataFrame) -> tuple[Side, Side]:
     return _at_budget_of(rights[0], lefts[0], a), _at_budget_of(lefts[0], rights[0], b)
 
 
-def _unfit(text: str, splits: list[tuple[str, str]], a: DataFrame, b: DataFrame) -> UsageError:
+def _unfit(text: str, splits: list[tuple[str, str]], a: Rows, b: Rows) -> UsageError:
     """Why a pair names no two methods: the split that names most methods decides."""
     known = [list(dict.fromkeys(_counted(frame)["method"])) for frame in (a, b)]
 
@@ -134,7 +132,7 @@ def _unfit(text: str, splits: list[tuple[str, str]], a: DataFrame, b: DataFrame)
     raise AssertionError(text)  # a split whose sides are both found is no fault
 
 
-def _at_budget_of(other: Side, side: Side, frame: DataFrame) -> Side:
+def _at_budget_of(other: Side, side: Side, frame: Rows) -> Side:
     """The side with the other one's d where it names none; as it is where its method has no budget."""
     rows = side.rows(_counted(frame))
     if other.d is None or side.d is not None or rows["d"].isna().all():
@@ -146,13 +144,13 @@ def _at_budget_of(other: Side, side: Side, frame: DataFrame) -> Side:
     return Side(side.name, side.method, side.options, other.d)
 
 
-def _methods(frame: DataFrame) -> list[Side]:
+def _methods(frame: Rows) -> list[Side]:
     """The methods of a frame."""
     rows = frame[["name", "method", "options"]].drop_duplicates(["method", "options"])
     return [Side(str(name), str(method), str(options)) for name, method, options in rows.itertuples(index=False)]
 
 
-def _found(text: str, frame: DataFrame) -> list[Side]:
+def _found(text: str, frame: Rows) -> list[Side]:
     """The methods of a run that a side of a pair may mean, by their name, or by method and options.
 
     An option that a record lacks has its default. A method with exactly the options that are written is meant alone.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment, shape_of
 from ..files import Fields
+from ..frame import Rows
 from ..frame.metric import BENCH, METRICS
 from ..frame.read import frame_of
 from ..frame.rows import CELL, HEAD, RowTypes
@@ -19,9 +20,6 @@ from ..tables.numbers import short_hashes
 from .chance import LEVEL
 from .compare import TOLERANCE, Comparison, compare
 from .times import times
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 MOST_FACTS = 4  # that a refusal names
 MACHINE = ("device", "cpu", "threads", "cores", "system")
@@ -127,7 +125,7 @@ def _identity(cell: Fields) -> str:
     return strict_json({name: fact for name, fact in cell["source"].items() if name not in NAMES})
 
 
-def _frame(cells: Sequence[Fields], command: str) -> DataFrame:
+def _frame(cells: Sequence[Fields], command: str) -> Rows:
     """The frame that `compare` takes; a whole model has one row for each cell."""
     import pandas as pd
 
@@ -142,7 +140,8 @@ def _frame(cells: Sequence[Fields], command: str) -> DataFrame:
     else:
         from ..report.run import frame_of as frame_of_records
 
-        frame = frame_of_records({command: cells})
+        records: Any = {command: cells}
+        frame = frame_of_records(records)
     if one.whole:
         frame = frame.drop_duplicates("key").assign(head=pd.NA)
     by_key = {cell["key"]: cell for cell in cells}
@@ -179,13 +178,13 @@ def heads_share_draws(cell: Fields) -> bool | None:
 
 
 def judged_by(
-    metrics: list[str], usual: Sequence[str], frames: Sequence[DataFrame], known: Sequence[str]
+    metrics: list[str], usual: Sequence[str], frames: Sequence[Rows], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """The metrics to compare by, with a note on those that one run lacks. A run without an ok cell has every metric."""
     notes: list[str] = []
     ok = [bool((frame["status"] == "ok").any()) for frame in frames]
 
-    def has(frame: DataFrame, name: str) -> bool:
+    def has(frame: Rows, name: str) -> bool:
         return name in frame and bool(frame[name].notna().any())
 
     for name in metrics:
@@ -254,7 +253,7 @@ def _fact(source: Mapping[str, Any], name: str) -> str:
     return f"{text} ({called})" if called else text
 
 
-def _of_machines(a: DataFrame, b: DataFrame) -> list[str]:
+def _of_machines(a: Rows, b: Rows) -> list[str]:
     """Refuse times of different machines; notes on versions that differ, which may be what is compared."""
     facts = [
         {name: " and ".join(dict.fromkeys(map(str, run[name].dropna()))) for name in (*MACHINE, *VERSIONS)}

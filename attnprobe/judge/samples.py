@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..frame import Rows
 from ..frame.metric import Metric
 from ..frame.summary import fragile
 from .chance import FEWEST, Evidence, Statistic, of_heads, of_windows, two_samples
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import Series
 
 SOUND = "mean without rounded rows"
 STATISTICS: Mapping[str, Statistic] = {
@@ -40,8 +41,8 @@ class Pairing:
     """
 
     kind: str | None
-    a: DataFrame
-    b: DataFrame
+    a: Rows
+    b: Rows
     other_method: bool = False
 
     @property
@@ -59,7 +60,7 @@ class Pairing:
         return bool(len(both)) and bool(equal.all())
 
 
-def paired(ours: DataFrame, others: DataFrame, other_method: bool) -> Pairing:
+def paired(ours: Rows, others: Rows, other_method: bool) -> Pairing:
     """The pairing of two lines.
 
     The repeats of two methods are no pairs, because one of them may draw nothing: their means are paired.
@@ -75,7 +76,7 @@ def paired(ours: DataFrame, others: DataFrame, other_method: bool) -> Pairing:
     return Pairing(None, ours, others, other_method)
 
 
-def _filled(ours: DataFrame, others: DataFrame) -> DataFrame:
+def _filled(ours: Rows, others: Rows) -> Rows:
     """The rows, with each head of the other frame at cells that failed: those have no heads of their own."""
     lost = ours["head"].isna() & (ours["status"] != "ok")
     if not lost.any():
@@ -87,7 +88,7 @@ def _filled(ours: DataFrame, others: DataFrame) -> DataFrame:
     return pd.concat([ours[~lost], filled], ignore_index=True)
 
 
-def _common(ours: DataFrame, others: DataFrame, on: list[str]) -> tuple[DataFrame, DataFrame]:
+def _common(ours: Rows, others: Rows, on: list[str]) -> tuple[Rows, Rows]:
     """The rows of each frame whose place is in both."""
     both = ours[on].drop_duplicates().merge(others[on].drop_duplicates(), on=on)
     a, b = (frame.merge(both, on=on) for frame in (ours, others))
@@ -151,7 +152,7 @@ def measured(metric: Metric, pairing: Pairing, statistic: str | None = None) -> 
     return Measured(ends[0], ends[1], chosen, len(complete), evidence, few, more)
 
 
-def _values(frame: DataFrame, metric: Metric) -> DataFrame:
+def _values(frame: Rows, metric: Metric) -> Rows:
     """The value of each row, missing where it is not finite, and whether rounding decides the row's normaliser.
 
     A time is of all heads of a cell, so it is one value of the cell.
@@ -171,7 +172,7 @@ def _values(frame: DataFrame, metric: Metric) -> DataFrame:
     return values
 
 
-def _fragile(metric: Metric, values: DataFrame) -> list[str]:
+def _fragile(metric: Metric, values: Rows) -> list[str]:
     """The statistics that rows decide whose normaliser is lost to rounding."""
     codes = np.zeros(len(values), int)
     windows = values["window"].to_numpy(int, na_value=-1)
@@ -179,15 +180,13 @@ def _fragile(metric: Metric, values: DataFrame) -> list[str]:
     return [name for name, column in flags.items() if column[0]]
 
 
-def _units(values: DataFrame, on: list[str]) -> DataFrame:
+def _units(values: Rows, on: list[str]) -> Rows:
     """The mean of each unit over its finite values."""
     groups = values.groupby(on, dropna=False, sort=False)
     return groups.agg(value=("value", "mean"), doubtful=("doubtful", "any"), count=("value", "size")).reset_index()
 
 
-def _evidence(
-    metric: Metric, pairing: Pairing, a: DataFrame, b: DataFrame, units: DataFrame, statistic: Statistic
-) -> Evidence:
+def _evidence(metric: Metric, pairing: Pairing, a: Rows, b: Rows, units: Rows, statistic: Statistic) -> Evidence:
     """The evidence of chance in the difference of complete units."""
     windows = units["window"].nunique(dropna=False)
     x, y = (units[f"value_{side}"].to_numpy(float) for side in "ab")
@@ -209,7 +208,7 @@ def _evidence(
     return replace(evidence, why=f"{of}{windows} windows")
 
 
-def _dependent(metric: Metric, pairing: Pairing, units: DataFrame) -> str:
+def _dependent(metric: Metric, pairing: Pairing, units: Rows) -> str:
     """Why the values of a window are no independent pairs, in words; empty if they are."""
     if metric.timed:
         return ": times have no heads to pair"
@@ -222,7 +221,7 @@ def _dependent(metric: Metric, pairing: Pairing, units: DataFrame) -> str:
     return ""
 
 
-def _unpaired(chosen: str, a: DataFrame, b: DataFrame) -> Measured:
+def _unpaired(chosen: str, a: Rows, b: Rows) -> Measured:
     """The comparison of runs that share no window: their means over windows are two samples."""
     of = STATISTICS[chosen]
     sides = [side[side["value"].notna() & ~(side["doubtful"] & (chosen == SOUND))] for side in (a, b)]
@@ -234,7 +233,7 @@ def _unpaired(chosen: str, a: DataFrame, b: DataFrame) -> Measured:
     return Measured(ends[0], ends[1], chosen, min(map(len, sides)), evidence, *_lost(a, b))
 
 
-def _lost(a: DataFrame, b: DataFrame) -> tuple[int, int]:
+def _lost(a: Rows, b: Rows) -> tuple[int, int]:
     """The numbers of values that are finite in A alone and in B alone, by their shares."""
     shares = [float(side["value"].notna().mean()) for side in (a, b)]
     return (
@@ -243,7 +242,7 @@ def _lost(a: DataFrame, b: DataFrame) -> tuple[int, int]:
     )
 
 
-def _window_ends(units: DataFrame, statistic: Statistic) -> list[tuple[float, float]]:
+def _window_ends(units: Rows, statistic: Statistic) -> list[tuple[float, float]]:
     """The statistics of both sides in each window."""
     groups = units.groupby("window", dropna=False, sort=True)
     return [(float(statistic(one["value_a"])), float(statistic(one["value_b"]))) for _, one in groups]

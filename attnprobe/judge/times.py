@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..frame import Rows
 from ..frame.metric import METRICS
 from .chance import Evidence, of_rounds
 from .samples import Measured, Pairing
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TIMED = ("seconds", "ratio_to_exact")
 PLACE = ["source", "layer", "target", "backward", "n"]
 
 
-def times(rounds: DataFrame) -> DataFrame:
+def times(rounds: Rows) -> Rows:
     """A row for each cell of a frame of kind ``time``, with the medians of its rounds.
 
     ``seconds_spread`` and ``ratio_to_exact_spread`` are half of the range between the quartiles of the rounds, missing

@@ -21,6 +21,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure as Drawn
 from matplotlib.ticker import FixedLocator
 
+from ..frame import Rows
 from ..frame.metric import METRICS
 from .figure import EACH, Figure
 from .looks import (
@@ -40,7 +41,7 @@ from .looks import (
     value_of,
 )
 from .marks import Brush, Legend, cells
-from .points import GROUP, MEASURED, Data, Panel, Rows, ends_of, one_panel
+from .points import GROUP, MEASURED, Data, Panel, ends_of, one_panel
 
 INCH = 72  # points
 NARROWEST = 13  # times the size of type: the least width of a panel

@@ -14,6 +14,7 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ..frame import Rows
 from .figure import EACH, Figure
 from .looks import (
     EMPTY,
@@ -31,7 +32,7 @@ from .looks import (
     tint,
     value_of,
 )
-from .points import LOST, VALUE, Data, Panel, Rows
+from .points import LOST, VALUE, Data, Panel
 
 FEWEST = {"correlation": 3, "exponent": 2}  # places of points that a note is of
 FEW = 12  # points of a line, each with its marker

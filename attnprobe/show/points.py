@@ -15,11 +15,11 @@ import pandas as pd
 from pandas import DataFrame
 
 from ..errors import UsageError
+from ..frame import Rows
 from ..frame.metric import METRICS
 from ..frame.summary import COUNTS, STATISTICS, summary
 from .figure import EACH, INTERVAL, Figure
 
-Rows = Any  # a pandas frame, of whose every selection its types make a union
 Ends = tuple[float, float]
 DOUBLE = 16  # decades: the digits of float64
 MARGIN = 0.06  # of an axis, beyond its values

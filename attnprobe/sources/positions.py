@@ -115,8 +115,8 @@ def read(
         name: the model's name in messages. policy: that for more tokens than the model has positions.
         queries: the tokens whose queries are captured, (n_q,) int64; None is all.
     """
-    long = len(segments) == 1 and queries is not None and len(segments[0]) > LONGEST
-    if long and _caches(model) and _continues(model, segments[0][: 2 * PART]):
+    parted = len(segments) == 1 and len(segments[0]) > LONGEST and _caches(model)
+    if queries is not None and parted and _continues(model, segments[0][: 2 * PART]):
         return _in_parts(model, name, segments[0], layers, queries)
     if len(segments) == 1:
         return _joined([_forward(model, name, segments, layers, queries=queries)])

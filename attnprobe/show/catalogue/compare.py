@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...frame.metric import METRICS
 from ..figure import EACH, Figure, Guide
 from ..table import BUDGET, KEY, METHOD, Column, Table
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 PLACE = ("source", "n", "layer", "where", "target")
 WORDS = {  # of further places, in captions
@@ -23,7 +23,7 @@ COSTS = {"visited_fraction": "visited", "scored": "scored", "kv_read": "keys rea
 FEW = "too few"
 
 
-def _metric(rows: DataFrame) -> Series:
+def _metric(rows: Any) -> Any:
     """The metric of each row with its symbol."""
     metrics = {name: METRICS[name] for name in rows["metric"].dropna().unique()}
     words = {name: ", ".join(dict.fromkeys([one.title, one.symbol])) for name, one in metrics.items()}

@@ -43,6 +43,7 @@ SYMBOLS = {  # what no part of a letter's name says
         "✗": "times",
     },
     **{"⌊": "lfloor", "⌋": "rfloor", "⟨": "langle", "⟩": "rangle", "●": "bullet", "✓": "checkmark", "ε": "varepsilon"},
+    **{"∞": "infty", "✗": "times"},
 }
 ACCENTS = {"\u0304": "bar", "\u0302": "hat", "\u0303": "tilde"}  # which combine with the letter before
 SHIFTED = {"<sub>": "_", "<super>": "^"}
