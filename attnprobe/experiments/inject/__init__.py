@@ -101,10 +101,18 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         "Statistics of inputs are then measured with --input-statistics only.",
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question", "bytes")},
+        reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question", "bytes", "prompt")},
         later=True,
     )
     prefix: int | None = placed(None, "Tokens of the prompt. [default: half of n]", between=(1, MOST), later=True)
+    prompt: str = placed(
+        "exact",
+        "How the prompt is read before its cache is quantised: exact, by the unmodified model; quantised, where each "
+        "layer reads quantised keys and values in the prompt's own forward too. For formats that keep all tokens.",
+        metavar="exact|quantised",
+        among=("exact", "quantised"),
+        later=True,
+    )
     steps: int | None = placed(
         None,
         "Steps after the prompt, instead of --prefix: the prompt has n - 1 - STEPS tokens.",

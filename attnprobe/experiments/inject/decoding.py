@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...errors import Unsupported
 from ...operators.precision import full_precision
 from ...qkv import QKV
+from ...replacement import Replacement
 from ...run.cells import Result
 from ...sources import AttentionCall
 from ...sources.positions import NEAR, ROUNDING
@@ -153,7 +154,7 @@ class DecodingBench(Bench):
         ids = self.reading.inputs["input_ids"]
         self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
         self.way = _way(self.prefix, self.own)
-        self.own = self._with_greedy(self.own)
+        self.own = self._with_greedy(self.own, self.prefix)
 
     def _keys(self, number: int, module: nn.Module, keys: Tensor) -> None:
         self.readers(number, module, keys)
@@ -178,7 +179,26 @@ class DecodingBench(Bench):
             raise Unsupported(why)
         if self.stored is None:
             self.stored = self.readers.of(self.prefix.cache)
+        if (why := self._why_not_quantised(work)) is not None:
+            raise Unsupported(why)
         return super().measure(work)
+
+    def _why_not_quantised(self, work: InjectWork) -> str | None:
+        """Why a format cannot stand for the caches of a work's layers, or a method cannot read the prompt."""
+        entry = work.request.entry
+        tokens_stay = entry.format is not None and entry.budget is None and work.head is None
+        if work.prompt != "exact" and entry.family != "exact" and not tokens_stay:
+            return f"{entry.name}: prompt={work.prompt} is of formats that keep all tokens of all heads"
+        if entry.format is None:
+            return None
+        for number, call in self.calls.items():
+            shared = [one for one in self.stored or () if call.number in one.readers and one.heads < call.kv_heads]
+            if number in work.layers and shared:
+                return (
+                    f"{entry.name}: layer {number} caches {shared[0].heads} rows of each token for {call.kv_heads} KV "
+                    "heads (latent attention), and a format stores keys and values of heads"
+                )
+        return None
 
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
@@ -241,15 +261,26 @@ class DecodingBench(Bench):
         calls = {call.number: call for call in self.calls.values()}
         shared = [call for layer in self.stored or () for call in layer.readers if _shares(layer, calls.get(call))]
         policy = replace(self._policy(work), shared=shared)
+        prefix = self.prefix if work.prompt == "exact" else self._read_by(work)
         with self._attention_by(policy, work.layers):
-            outputs = self.prefix.outputs(self.way)
+            outputs = prefix.outputs(self.way)
         self.read = policy.read  # bytes are those of the text's steps
         with self._attention_by(self._policy(work), work.layers):
-            return self._with_greedy(outputs)
+            return self._with_greedy(outputs, prefix)
 
-    def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+    def _read_by(self, work: InjectWork) -> Prefix:
+        """The prompt as the model reads it by a method; its cache is not quantised yet."""
+        from transformers import DynamicCache
+
+        method = Replacement(work.request.entry, work.budget, work.seed, "softmax", work.options)
+        cache = DynamicCache(config=self.model.model.config)
+        with self._attention_by(method, work.layers):
+            _, logits = self.model.behind(cache, {"input_ids": self.prefix.ids[:, : self.prefix_length]}, last=1)
+        return replace(self.prefix, cache=cache, next=logits[:, -1:].argmax(-1))
+
+    def _with_greedy(self, outputs: Sequence[Outputs], prefix: Prefix) -> list[Outputs]:
         """The outputs of each row with its greedy tokens."""
-        greedy = self.prefix.greedy(self.greedy_steps, self.way)
+        greedy = prefix.greedy(self.greedy_steps, self.way)
         return [replace(row, greedy=tokens) for row, tokens in zip(outputs, greedy, strict=True)]
 
     def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:

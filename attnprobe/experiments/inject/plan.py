@@ -30,6 +30,7 @@ class InjectWork:
     """One forward of a batch: a method with its budget and seed in some layers.
 
     ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads. ``why`` no budget fits.
+    ``prompt`` says how the prompt is read.
     """
 
     request: MethodRequest
@@ -41,6 +42,7 @@ class InjectWork:
     layer: int | None
     head: int | None = None
     why: str | None = None
+    prompt: str = "exact"
 
     @property
     def plan(self) -> str | None:
@@ -125,7 +127,10 @@ class InjectPlan:
                 budget: Budget = self._of_file(n) if self.budgets else d
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
-                    all_works += [InjectWork(sized, d, budget, repeat, seed, *place, why=why) for place in places]
+                    all_works += [
+                        InjectWork(sized, d, budget, repeat, seed, *place, why=why, prompt=self.request.prompt)
+                        for place in places
+                    ]
                     plans = self._plans(sized, d)
                     all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in plans]
         if self.request.bytes is None:
@@ -414,6 +419,8 @@ def _cell(
     request = plan.request
     budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
     decoding: dict[str, Any] = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
+    if work.prompt != "exact":
+        decoding["prompt_read"] = work.prompt
     if work.plan is not None:
         between = {"beside": "both streams"} if request.plan == "residual" else {}
         decoding |= {**between, "plan": request.plan, "plan_windows": [request.windows, request.plan_windows]}

@@ -7,6 +7,7 @@ import torch
 from gguf import GGMLQuantizationType, quants
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
+from attnprobe import injected
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 
@@ -57,15 +58,16 @@ def numbers(cell):
     return cell["rows"][0]
 
 
-def losses(model, text, coded):
-    """The loss of each step behind a prompt whose cache is ``coded``."""
+def losses(model, text, coded, prompt_by=None):
+    """The mean loss of steps behind a prompt whose cache is ``coded``, and that is read by a method."""
     from transformers import AutoModelForCausalLM, DynamicCache
 
     llama = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval().requires_grad_(False)
     words = Path(text).read_text().split()[: N - 2]
     ids = torch.tensor([[2, *(VOCABULARY.index(word) for word in words), 3]])
     cache = DynamicCache()
-    llama(input_ids=ids[:, :PREFIX], past_key_values=cache)
+    with injected(llama, prompt_by or "softmax"):
+        llama(input_ids=ids[:, :PREFIX], past_key_values=cache)
     for layer in cache.layers:
         layer.keys, layer.values = coded(layer.keys[0])[None], coded(layer.values[0])[None]
     loss = []
@@ -95,6 +97,38 @@ def test_a_format_is_a_decode_on_a_cache_of_what_gguf_reads_back(ask, model, tex
     bits = {"q4_0": 4.5, "q8_0": 8.5, "q5_1": 6.0}[name] * 32  # 8 numbers in a block of 32
     size = 2 * 2 * LAYERS * ((PREFIX - exact) * bits + exact * 8 * 16) / 8
     assert found["cache_bytes"] == found["read_bytes"] == pytest.approx(size)
+
+
+def test_a_prompt_is_read_exactly_or_by_quantised_keys_and_values(ask, model, text):
+    """The cache is quantised behind the prompt's forward, or each layer reads quantised keys in it too."""
+    behind, [within] = ask("q4_0"), ask("q4_0", prompt="quantised", out="other")
+    expected = losses(model, text, by_gguf(GGMLQuantizationType.Q4_0), prompt_by="q4_0")
+    assert numbers(within)["loss"] == pytest.approx(expected, abs=1e-5)
+    assert abs(numbers(within)["loss"] - numbers(behind[0])["loss"]) > 1e-4
+    assert within["key"] != behind[0]["key"]
+
+
+def test_only_formats_read_a_prompt_so(ask):
+    *others, fmt = ask("knorm,knorm+q8_0,topk,q8_0", prompt="quantised", d=(8,))
+    for cell in others:
+        assert cell["status"] == "skipped" and "prompt=quantised is of formats that keep all tokens" in cell["reason"]
+    assert fmt["status"] == "ok"
+
+
+def test_latent_rows_are_no_keys_of_heads(tmp_path, text):
+    """MLA caches rows that all heads share; a format of heads' keys would count and quantise what no engine stores."""
+    import transformers
+
+    sizes = {"vocab_size": len(VOCABULARY), "num_attention_heads": 4, "initializer_range": 0.3, "hidden_size": 32}
+    sizes |= {"num_hidden_layers": 2, "intermediate_size": 48, "max_position_embeddings": 64, "num_key_value_heads": 4}
+    sizes |= {"kv_lora_rank": 12, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    config = transformers.MiniCPM3Config(**sizes)
+    folder = save(seeded(lambda: transformers.AutoModelForCausalLM.from_config(config)), tmp_path / "mla")
+    given = {"n": (N,), "prefix": PREFIX, "input_statistics": False, "device": "cpu", "phase": "decode"}
+    request = InjectRequest(model=str(folder), text=text, methods=("q4_0", "knorm"), d=(8,), **given)
+    cells = {one["method"]: one for one in measure_drift(request).outcome.records}
+    assert cells["knorm"]["status"] == "ok" and cells["q4_0"]["status"] == "skipped"
+    assert "layer 0 caches 1 rows of each token for 4 KV heads (latent attention)" in cells["q4_0"]["reason"]
 
 
 def test_a_policy_with_a_format_keeps_its_keys_in_few_bits(ask):
