@@ -282,6 +282,7 @@ FIGURES = [
 ]
 WORDS = {  # of columns that are no numbers
     **{"matrix": ("A", "SCS"), "statement": ("a", "b"), "of": ("softmax", "skyformer"), "task": ("listops",)},
+    **{"metric": ("kl", "drift"), "at": ("d = 8", "d = 16")},
     **{"verdict": ("holds", "violated"), "quantity": ("output", "matrix"), "theorem": ("rank-collapse",)},
     **{"inverted": (True,), "fails": (False, True), "weights": ("pretrained",), "requested": (True,)},
 }
@@ -309,7 +310,7 @@ def everything(figure):
         if name in WORDS:
             values = pd.Series([WORDS[name][number % len(WORDS[name])] for number in range(len(rows))])
             rows[name] = values.astype("boolean" if isinstance(WORDS[name][0], bool) else "string")
-        elif name in METRICS or name in ("row", "column", "lower"):
+        elif name in METRICS or name in ("row", "column", "lower", "low", "high", "difference"):
             facet = name in (*figure.columns, *figure.lines)
             rows[name] = 0.1 if facet else 0.1 + (np.arange(len(rows)) * (place + 3) % 7) / 10
     if figure.kind == "detail":
