@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from ..records.shapes import Record, Shape
 
 
-EXPERIMENTS = ("error", "spectrum", "condition", "theory", "audit", "budget", "bench", "inject", "stability")
+EXPERIMENTS = (
+    "error",
+    "spectrum",
+    "condition",
+    "theory",
+    "audit",
+    "rounding",
+    "budget",
+    "bench",
+    "inject",
+    "stability",
+)
 
 
 def experiment(name: str) -> Experiment:

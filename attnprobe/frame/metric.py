@@ -602,6 +602,50 @@ UNJUDGED = (  # further numbers of heads, which no gate limits
     fact("exact_seconds", "time of exact attention", "time of torch's fused exact attention", unit="s", timed=True),
 )
 MAPS = (described("weight", "mean weight of a block", "mean entry of a block of the matrix"),)
+ADDED = (  # by the arithmetic of a format to a method's own error; B^ is the method in the format
+    Metric(
+        "rounding_error",
+        "error added by rounding",
+        "what the format adds: distance from the method in float64, over the output; infinite if lost",
+        "‖(B^ − B~)V‖₂ / ‖BV‖₂",
+        r"$\|(\hat B - \tilde B)V\|_2 / \|BV\|_2$",
+    ),
+    Metric("rounding_held", "error added, choices held", "error added by rounding if float64's choices are held"),
+    Metric(
+        "rounding_frobenius",
+        "error added, choices held, Frobenius",
+        "error added by rounding if float64's choices are held, Frobenius norm",
+    ),
+    Metric("total_error", "total error", "distance of the method in the format from exact attention, over the output"),
+    Metric("input_floor", "error of rounded Q, K, V", "error added if Q, K and V alone are rounded"),
+    Metric(
+        "planned_error", "error added with the plan", "error added if the plan's steps stay in float32, choices held"
+    ),
+    Metric(
+        "amplification",
+        "amplification",
+        "error added by rounding over the unit roundoff u of the format",
+        "amplification",
+        better="smaller",
+    ),
+    Metric(
+        "bits_needed", "bits needed", "significand bits with which rounding keeps to its goal", unit="bits", signed=True
+    ),
+    share("rounding_decides", "rounding above the method's error", "whether rounding exceeds the method's own error"),
+    share("not_finite", "heads that are not finite", "whether an output in the format is not finite"),
+    share("flips", "flipped choices", "share of the cell's integer choices that rounding flips"),
+    described("rounding_estimate", "estimated error added", "estimate of the error added, by one backward pass"),
+    described(
+        "estimate_ratio", "estimate over measured", "estimated over measured error, choices held, Frobenius norm"
+    ),
+    described("kept_steps", "steps kept in float32", "steps that the plan keeps in float32"),
+    described("share", "share of a step", "share of a step in the squared estimate"),
+    described("kept", "kept in float32", "whether the plan keeps the step in float32"),
+    described(
+        "inverse_norm", "norm of the inverse", "largest norm of an inverse that the method uses", "‖Z‖₂", r"$\|Z\|_2$"
+    ),
+    described("cancellation", "cancellation of rows", "largest sum of absolute weights of a row over its absolute sum"),
+)
 PLACES = (  # what a number is of: the axes of figures
     described("n", "tokens", "tokens of the input", "n", "$n$", "tokens"),
     described("layer", "layer", "layer of the model"),
@@ -610,6 +654,7 @@ PLACES = (  # what a number is of: the axes of figures
     described("iteration", "iteration", "step of the iteration of an inverse", "t", "$t$"),
     described("position", "keys seen", "keys that a query sees", unit="tokens"),
     described("index", "rank", "rank of a value, from 1", "i", "$i$"),
+    described("order", "order of steps", "place of a step by its mean share over heads, from 1"),
     described("epsilon", "allowed error", "the error that is allowed or promised", "ε", r"$\varepsilon$"),
     described(
         "promised",
@@ -637,7 +682,7 @@ METRICS = {
             VERDICTS,
             PROMISES,
         ),
-        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, PLACES),
+        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, ADDED, PLACES),
     )
     for metric in topic
 }

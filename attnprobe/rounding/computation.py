@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..approximation import Approximation
 from ..linalg.norms import output_norms
 from ..methods import Method, approximate
 from ..operators.precision import full_precision
@@ -36,11 +37,16 @@ class Computation:
     target: str = "softmax"
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def output(self, qkv: QKV | None = None) -> Tensor:
-        """The output ``B~ V`` of these inputs or of others, (h, n_q, p_v)."""
+    def run(self, qkv: QKV | None = None) -> Approximation:
+        """The approximation of these inputs, or of others."""
         of = self.qkv if qkv is None else qkv
         with full_precision():
-            return approximate(self.method, of, self.d, seed=self.seed, target=self.target, **self.options).output
+            return approximate(self.method, of, self.d, seed=self.seed, target=self.target, **self.options)
+
+    @cached_property
+    def approximation(self) -> Approximation:
+        """The approximation in float64."""
+        return self.run()
 
     def head(self, row: int) -> Computation:
         """The same method on one head."""
@@ -72,7 +78,7 @@ class Computation:
         with torch.no_grad():
             qkv = self.qkv.replace(**{name: mode.start(x) for name, x in inputs.items()})
             with mode:
-                return self.output(qkv)
+                return self.run(qkv).output
 
     def lost_inputs(self, mode: Follow) -> Tensor:
         """The heads with queries, keys or values that are not finite in the format of ``mode``, (h,) bool."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import log
+from math import isnan, log
 
 import torch
 from torch import Tensor
@@ -41,11 +41,14 @@ class Estimate:
         total: dict[Site, float] = {}
         for share in self.shares():
             for site, value in share.items():
-                total[site] = total.get(site, 0.0) + value
+                total[site] = total.get(site, 0.0) + (0.0 if isnan(value) else value)
         return sorted((site for site in total if site != INPUTS), key=lambda site: (-total[site], site))
 
     def shares(self) -> list[dict[Site, float]]:
-        """The share of each step in the squared error, for each head; `site.INPUTS` is that of rounded Q, K and V."""
+        """The share of each step in the squared error, for each head; `site.INPUTS` is that of rounded Q, K and V.
+
+        They are NaN for a head whose derivatives overflow, and 0 for one without an error.
+        """
         shares = []
         for squares in self.squares:
             every = {INPUTS: squares.inputs, **squares.made}

@@ -15,6 +15,7 @@ from .measured import EXACT, GOAL, RoundingErrors, measured
 from .site import Site
 
 HEADS = 0.9  # the part of the heads in which a plan reaches the goal
+HOPELESS = 1e6  # an error over the allowed one, above which heads do not decide between steps
 TRIALS = 8  # measurements of plans that grow step by step
 
 
@@ -52,10 +53,12 @@ class Plan:
 def plan(
     computation: Computation,
     to: Format,
+    plain: RoundingErrors | None = None,
+    known: Estimate | None = None,
     *,
+    arithmetic: str = "every",
     goal: float = GOAL,
     heads: float = HEADS,
-    known: Estimate | None = None,
 ) -> Plan:
     """The fewest steps that stay in float32 so that rounding is at most ``goal`` times the approximation's error.
 
@@ -65,12 +68,15 @@ def plan(
     last steps return to float32, twice as many each time.
 
     Args:
-        known: the estimate of this computation, to avoid computing it again.
+        plain, known: the errors without a plan and the estimate, to avoid computing them again.
 
     Cost: one `estimate`, and one to eight emulated runs.
+
+    Raises:
+        UsageError: the method is exact, so that rounding is all of its error.
     """
-    known = estimate(computation, to) if known is None else known
-    plain = measured(computation, to, goal=goal)
+    known = estimate(computation, to, arithmetic) if known is None else known
+    plain = measured(computation, to, arithmetic, goal=goal) if plain is None else plain
     if not (plain.approximation > EXACT).any():
         raise UsageError(f"{computation.method.name} is exact, so rounding is all of its error and there is no plan")
     allowed = goal * plain.approximation
@@ -83,7 +89,7 @@ def plan(
     step = 1
     for _ in range(TRIALS):
         keep = tuple(site for site in sites if site not in order[:lowered])
-        errors = measured(computation, to, keep=frozenset(keep), goal=goal) if keep else plain
+        errors = measured(computation, to, arithmetic, frozenset(keep), goal) if keep else plain
         reached = _reached(errors.held, allowed, heads)
         if reached or not lowered or floor:
             break
@@ -101,7 +107,7 @@ def _demoted(known: Estimate, sites: list[Site], allowed: Tensor, heads: float) 
     while kept:
 
         def after(site: Site) -> tuple[float, float]:
-            ratio = known.planned(set(kept) - {site}) / allowed
+            ratio = (known.planned(set(kept) - {site}) / allowed).nan_to_num(nan=HOPELESS).clamp(max=HOPELESS)
             return float(torch.quantile(ratio, heads, interpolation="higher")), float(ratio.square().mean())
 
         cheapest = min(kept, key=after)

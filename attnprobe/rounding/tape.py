@@ -172,9 +172,9 @@ class Tape(Follow):
                 leaves.append((saved, x.requires_grad_()))
             return x.clone() if step.writes else x
 
-        args = tuple(_loaded(value, leaf) for value in step.args)
-        kwargs = {name: _loaded(value, leaf) for name, value in step.kwargs.items()}
         with torch.enable_grad():
+            args = tuple(_loaded(value, leaf) for value in step.args)
+            kwargs = {name: _loaded(value, leaf) for name, value in step.kwargs.items()}
             result = step.function(*args, **kwargs)
             made = [x for x in tensors([result]) if x.is_floating_point()][: len(g_outputs)]
             pairs = [(y, g.to(y)) for y, g in zip(made, g_outputs, strict=True) if y.requires_grad]

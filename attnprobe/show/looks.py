@@ -217,7 +217,8 @@ def folded(text: str) -> str:
     >>> folded("skyformer"), folded("skyformer:guard=sampled,ridge=0.1")
     ('skyformer', 'skyformer:\\nguard=sampled,ridge=0.1')
     """
-    return text.replace(":", ":\n", 1) if len(text) > LONG else text
+    mark = " > " if " > " in text else ":"
+    return text.replace(mark, f"{mark}\n", 1) if len(text) > LONG else text
 
 
 def value_of(column: str, value: Any) -> str:

@@ -23,6 +23,7 @@ METHODS_OF = {
     "condition": ("--qkv qkv.safetensors --d 4", "--method", "nystromformer,skyformer"),
     "theory": ("--qkv qkv.safetensors --theorem ma-property --d 4 --repeats 2", "--method", "linformer,skyformer"),
     "audit": ("--qkv qkv.safetensors --no-matrix --d 8 --repeats 3", "--method", "performer,skyformer"),
+    "rounding": ("--qkv qkv.safetensors --d 4 --formats bf16", "--method", "linear,skyformer"),
     "budget": ("--qkv qkv.safetensors --epsilon 0.5 --repeats 2", "--method", "linformer,skyformer"),
     "bench": ("--n 16,32 --d 4 --p 4 --heads 1 --rounds 1 --no-memory", "--method", "linear,skyformer"),
     "inject": ("--model tiny --text words.txt --n 16 --d 4 --per-layer", "--method", "linear,skyformer"),

@@ -55,6 +55,8 @@ COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
     "--method skyformer --d 4,8 --epsilon 0.1,0.5 --repeats 3 --plot",
     "audit": f"{FILE} --method performer,skeinformer,bigbird --d 8,12 --epsilon 0.2,1 --delta 0.05,0.3 --repeats 60 "
     "--windows 2 --plot",
+    "rounding-formats": f"{FILE} --method nystromformer,performer,topk --d 4,8 --formats bf16,fp16 --plan --windows 2 "
+    "--plot all",
     "budget": f"{FILE} --method skyformer,linformer --epsilon 2,0.8,0.05 --d-min 2 --repeats 2 --windows 2 --plot "
     "--scale-inputs 1,2",
     "bench": "--method linear,skyformer --n 16,32,64 --d 4 --heads 2 --p 4 --rounds 2 --errors --plot",
@@ -119,6 +121,12 @@ CASES = {  # of keys alone, by command
         f"{FILE} --d 4 --method bigbird,skeinformer --epsilon 0.2 --delta 0.1,0.3 --repeats 5 --confidence 0.9 --stop "
         "--rows --no-matrix --seed 3 --head 1",
     ],
+    "rounding": [
+        f"{FILE} --d 4",
+        f"{FILE} --d 4 --method topk,linear --formats fp8-e4m3,tf32 --arithmetic autocast --goal 0.5 --no-estimate "
+        "--seed 3 --head 1 --target softmax",
+        f"{FILE} --d 4 --formats fp16 --plan --scale-inputs 2",
+    ],
     "budget": [
         f"{FILE} --repeats 2",
         f"{FILE} --repeats 2 --epsilon 0.5 --metric matrix_spectral_relative --delta 0.5 --d-min 2 --d-max 6 "
@@ -140,7 +148,7 @@ CASES = {  # of keys alone, by command
     ],
 }
 # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
-OF_ROWS = ("audit", "bench", "budget", "spectrum", "theory")
+OF_ROWS = ("audit", "rounding-formats", "bench", "budget", "spectrum", "theory")
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [

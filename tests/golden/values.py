@@ -152,13 +152,13 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
 
 
 # of rows: where a number stands, beside the place of its cell
-DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index")
-OF_PLACES = ("theorem", "of", "spectrum", "head")  # fields of cells that say where their numbers stand
+DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order")
+OF_PLACES = ("theorem", "format", "of", "spectrum", "head")  # fields of cells that say where their numbers stand
 OF_CELLS = (  # numbers on the lines that end cells
     *("trials", "flops", "leading_flops", "needed", "least", "most"),
     *("size", "known", "log_scale", "frobenius", "passes", "closed"),
 )
-WORDS = ("kind", "key", "head", "reason", "assumption", "promise", "detail")  # of rows
+WORDS = ("kind", "key", "head", "reason", "assumption", "promise", "detail", "site", "first_failed")  # of rows
 
 
 def _of_rows(place, cell):

@@ -120,6 +120,13 @@ def test_it_knows_what_each_arithmetic_rounds(arithmetic, format):
     assert ((ratio > 0.5) & (ratio < 2)).all(), ratio
 
 
+def test_it_needs_no_gradients_of_the_caller():
+    of, to = computation_of(qkv(), "topk", 12), format_named("bf16")
+    with torch.no_grad():
+        inside = estimate(of, to)
+    assert torch.equal(inside.error, estimate(of, to).error) and (inside.error > 0).all()
+
+
 def test_shares_are_parts_of_the_whole():
     found = estimate(computation_of(qkv(), "performer", 12), format_named("bf16"))
     for shares in found.shares():

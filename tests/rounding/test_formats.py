@@ -64,3 +64,10 @@ def test_infinities_and_nan_stay():
 def test_a_misspelt_format_is_named():
     with pytest.raises(UsageError, match="unknown format 'bf61'; did you mean 'bf16'"):
         format_named("bf61")
+
+
+def test_options_have_the_names_of_the_formats_and_arithmetics():
+    from attnprobe.experiments import rounding
+    from attnprobe.rounding import ARITHMETICS
+
+    assert tuple(FORMATS) == rounding.FORMATS and tuple(ARITHMETICS) == rounding.ARITHMETICS

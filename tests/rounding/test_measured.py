@@ -35,7 +35,7 @@ def test_every_method_runs_emulated(name):
     """float64 changes no bit; other formats change the output by some units of theirs; every operation is rounded."""
     computation = of(name, made())
     plain, choices = computation.plain
-    assert torch.equal(plain, computation.output())
+    assert torch.equal(plain, computation.run().output)
     assert torch.equal(computation.followed(Emulation(format_named("float64"))), plain)
     for format in ("fp32", "tf32"):
         mode = Emulation(format_named(format), choices=choices.replay(hold=True))
@@ -48,7 +48,7 @@ def test_every_method_runs_emulated(name):
 def test_every_causal_form_runs_emulated(name):
     computation = of(name, made(causal=True))
     mode = Emulation(format_named("bf16"))
-    assert torch.equal(computation.followed(Emulation(format_named("float64"))), computation.output())
+    assert torch.equal(computation.followed(Emulation(format_named("float64"))), computation.run().output)
     assert computation.followed(mode).shape == computation.exact.shape and mode.report.emulated
 
 

@@ -285,6 +285,7 @@ WORDS = {  # of columns that are no numbers
     **{"metric": ("kl", "drift"), "at": ("d = 8", "d = 16")},
     **{"verdict": ("holds", "violated"), "quantity": ("output", "matrix"), "theorem": ("rank-collapse",)},
     **{"inverted": (True,), "fails": (False, True), "weights": ("pretrained",), "requested": (True,)},
+    "site": ("_inverted:106 > razavi:26 mul", "product:176 bmm"),
 }
 
 
@@ -303,6 +304,7 @@ def everything(figure):
         figure.size,
         "inverted",
         "requested",
+        "order",
     }
     named |= {*figure.columns, *figure.lines, *figure.points, *figure.flags, *figure.of_marks("bar"), "theorem"}
     named |= {guide.at for guide in figure.guides if isinstance(guide.at, str)}
