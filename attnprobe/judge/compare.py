@@ -23,7 +23,8 @@ from .times import of_times
 from .verdict import VERDICTS, Difference, verdict
 
 TOLERANCE = 0.05
-TABLE = ("source", "layer", "layers", "kv_head", "prefix", "backward", "n", "target")  # lines that are tested together
+# lines that are tested together
+TABLE = ("source", "layer", "layers", "kv_head", "prefix", "backward", "n", "target", "format", "arithmetic")
 LINE = (*TABLE, "line", "d")
 ONLY = {"A": "only in A", "B": "only in B"}
 MISSING = "missing"
@@ -215,7 +216,7 @@ def _order(*lines: Mapping[tuple[Any, ...], Rows]) -> Any:
             one = rows.iloc[0]
             numbers = [-1 if number is None else number for number in (_value(one, "layer"), _value(one, "n"))]
             source, line = (first.setdefault((name, str(one[name])), len(first)) for name in ("source", "line"))
-            rest = [str(one[name]) for name in ("target", "layers", "kv_head", "prefix", "backward")]
+            rest = [str(one[name]) for name in ("target", "layers", "kv_head", "prefix", "backward", "format")]
             places.setdefault(key, (source, *numbers, *rest, line, -1 if key[-1] is None else key[-1]))
     return places.__getitem__
 

@@ -762,7 +762,7 @@ def test_several_sources_stay_apart():
         ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
         (
             [cell(command="spectrum")],
-            "B: it holds records of `spectrum`; compare takes two runs of `error`, of `bench`, of `inject`",
+            "B: it holds records of `spectrum`; compare takes two runs of `error`, of `rounding`, of `bench`, of",
         ),
     ],
 )
@@ -875,7 +875,7 @@ def test_junit_xml_has_a_test_case_for_each_compared_or_missing_row(command, wri
         (["a", "."], "is it a run?"),
         (
             ["empty", "a"],
-            "empty: it holds no record of a method; compare takes two runs of `error`, of `bench`, of `inject`",
+            "empty: it holds no record of a method; compare takes two runs of `error`, of `rounding`, of `bench`, of",
         ),
         (["a", "bounds/records.jsonl"], "attnprobe: bounds/records.jsonl: it holds no record of a method"),
         (["a", "torn"], "torn/records.jsonl:1: this line is no JSON object"),

@@ -74,6 +74,7 @@ EXPERIMENT = Experiment(
     request=RoundingRequest,
     output=RoundingOutput,
     gated=Gated((METRICS["output_spectral_relative"], *OF_HEADS), subjects=("format",)),
+    compared=("rounding_error", "total_error"),
     examples=(
         "--method nystromformer,skyformer --d 64 --formats bf16,fp16 --plot",
         "--method mss --d 64 --formats bf16 --plan",

@@ -18,6 +18,8 @@ WORDS = {  # of further places, in captions
     "kv_head": "KV head {}",
     "prefix": "behind {} tokens",
     "backward": "",
+    "format": "{}",
+    "arithmetic": "arithmetic {}",
 }
 COSTS = {"visited_fraction": "visited", "scored": "scored", "kv_read": "keys read", "cache_bytes": "kept"}
 FEW = "too few"

@@ -531,7 +531,9 @@ def test_compare_refuses_a_run_of_theory(run, file):
     run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
     code, _, err = run("compare", "r", "r")
     assert (
-        code == 2 and "it holds records of `theory`; compare takes two runs of `error`, of `bench`, of `inject`" in err
+        code == 2
+        and "it holds records of `theory`; compare takes two runs of `error`, of `rounding`, of `bench`, of `inject`"
+        in err
     )
 
 
