@@ -110,7 +110,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
         """The method on these inputs; that of the last cell if only the format differs."""
         assert cell.request is not None
         plan = self.plan_of(place)
-        key = cell.request.label, cell.d, plan.seed, plan.target
+        key = cell.request, cell.d, plan.seed, plan.target
         if self._last is None or self._last[0] is not inputs or self._last[1] != key:
             options = dict(cell.request.options)
             of = Computation(inputs.to(torch.float64), cell.request.entry, cell.d, plan.seed, plan.target, options)
