@@ -81,7 +81,7 @@ FILES = {
     "theorems": (
         "test_chen2022.py",
         "test_dong2021.py",
-        "test_theory_figures.py",
+        "test_theory_command.py",
         "test_finding.py",
         "test_verma2021.py",
         "test_schroder2026.py",

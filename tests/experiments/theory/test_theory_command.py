@@ -212,6 +212,7 @@ def test_a_cell_is_a_theorem_on_a_layer_with_a_row_for_each_statement_and_head(f
     assert {row["rounding"] for row in one} == {0.0}
     details = [row for row in cells[0]["rows"] if row["kind"] == "detail" and row["head"] == 3]
     assert [(row["detail"], row["index"]) for row in details] == [("curve", 0), ("curve", 1), ("twice", None)]
+    assert details[-1]["value"] == 2 * one[3]["measured"] == details[1]["value"]
     places = {(row["d"], row["epsilon"], row["delta"]): None for row in cells[1]["rows"]}
     assert [*places] == [(d, e, 0.1) for d in (8, 16) for e in (0.1, 0.5)]
     raw = (tmp_path / "r/records.jsonl").read_text()
