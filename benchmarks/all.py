@@ -40,6 +40,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "commands": ["--only", "rows,theory,audit"],
     "scale": ["--ray", "--rounds", "2"],
     "selections": [],
+    "rounding": ["--layer", "0"],
     "chance": ["--pairs", "100", "--noise", "0"],
     "gpu": ["--device", "cpu", "--small"],  # whether it works; RESULTS-gpu.md has the numbers of a GPU
 }

@@ -9,14 +9,15 @@ finite, really and emulated.
 
 from __future__ import annotations
 
-import argparse
 import copy
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from linformer import LinformerSelfAttention
+from measuring import Goal, arguments, finish
 from nystrom_attention import NystromAttention
 from performer_pytorch import FastAttention
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from attnprobe.rounding import emulated
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 D = 64
+SHARE = 0.95  # of heads within 1.25
 
 
 class Part(nn.Module):
@@ -108,8 +110,8 @@ def compared(
     return of_ours / of_real, lost[0], lost[1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main() -> int:
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--layer", default="0,3,5")
     parser.add_argument("--n", type=int, default=512)
@@ -124,6 +126,7 @@ def main() -> None:
                 found.setdefault((code, name), []).append(compared(run, inputs, name, qkv.h))
     print("| code | format | ratio | range | within 1.25 | not finite, real / emulated |")
     print("| --- | --- | --: | --: | --: | --: |")
+    goals = []
     for (code, name), parts in found.items():
         ratio, real, ours = (torch.cat(one) for one in zip(*parts, strict=True))
         kept = ratio[~real & ~ours]
@@ -134,7 +137,10 @@ def main() -> None:
             f"{kept.median():.2f} | {kept.min():.2f}–{kept.max():.2f} | {within:.0%}" if len(kept) else "– | – | –"
         )
         print(f"| {code} | {name} | {numbers} | {lost} |")
+        if len(kept):
+            goals.append(Goal(f"heads of {code} in {name} within 1.25 of real rounding", float(within), SHARE))
+    return finish(goals, given.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
