@@ -261,11 +261,12 @@ def command(request):
 @pytest.fixture
 def write(tmp_path):
     """Write records as a run folder, by its name."""
+    from error_rows import in_rows
 
     def write_(name, records):
         with RecordWriter(tmp_path / name / "records.jsonl") as writer:
             for index, record in enumerate(records):
-                writer.append({**record, "key": f"{name}{index}"})
+                writer.append(in_rows({**record, "key": f"{name}{index}"}))
         return name
 
     return write_

@@ -82,10 +82,10 @@ def report(
     """
     from ..errors import UsageError, unknown
     from ..experiments import experiment
-    from ..experiments.error.papers import read_reference
     from ..figures.drawing import Drawing, check_style
     from ..files import path_of, reading
     from ..frame.metric import ERROR
+    from ..frame.papers import read_reference
     from ..records.outputs import PAGE, write_output
     from ..report import html_page, open_run, views
     from .output import columns_of, show

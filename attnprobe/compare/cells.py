@@ -10,12 +10,29 @@ from typing import Any
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
+from ..frame.metric import METRICS
+from ..frame.rows import HEAD
+from ..grammar.lists import options_of
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.labels import TELLING
 from ..tables.numbers import short_hashes
 
 Key = tuple[Any, ...]
 MOST_FACTS = 4  # that a refusal names
+
+
+def in_lists(cell: Fields) -> Fields:
+    """A cell whose rows are lines as a record with a list for each metric; another record as it is."""
+    if "rows" not in cell:
+        return cell
+    heads = [row for row in cell["rows"] if row["kind"] == HEAD]
+    names = dict.fromkeys(name for row in heads for name in row if name in METRICS and name != HEAD)
+    of_heads = {
+        "heads": [row["head"] for row in heads] or cell["heads"],
+        "metrics": {name: [row.get(name) for row in heads] for name in names},
+        "options": options_of(cell["options"]),
+    }
+    return {name: value for name, value in cell.items() if name != "rows"} | of_heads
 
 
 def cells_of(records: Iterable[Fields], name: str, command: str, all_layers: bool = False) -> dict[Key, Fields]:

@@ -12,7 +12,7 @@ from ..tables.labels import with_source
 from ..tables.long import Row
 from ..tables.results import TOLERANCE
 from ..tables.table import method_key
-from .cells import Key, at_no_layer, cell_of, place_of_cell
+from .cells import Key, at_no_layer, cell_of, in_lists, place_of_cell
 from .chance import LEVEL
 from .drafts import drafted
 from .pairing import paired
@@ -26,6 +26,7 @@ class Contest:
     """
 
     def __init__(self, records: Sequence[Any], command: str) -> None:
+        records = list(map(in_lists, records))
         self.cells: dict[str, dict[Key, Fields]] = {}
         several = len({record.get("layer") for record in records}) > 1 and not experiment(command).whole
         for record, source in with_source(records):

@@ -17,7 +17,7 @@ from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.numbers import method_label
 from ..tables.results import TOLERANCE
-from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sources
+from .cells import Key, cells_of, grouped, in_lists, layers_together, per_head, shared_sources
 from .chance import LEVEL
 from .costs import costs_of, nearer
 from .drafts import drafted, place_of, timed_drafts, timed_place
@@ -168,8 +168,8 @@ def compare_runs(
     if not 0 < level < 1:
         raise UsageError(f"level={level:g}: choose a probability above 0 and below 1, such as 0.05")
     one_run = a is b
-    a = list(a)
-    b = a if one_run else list(b)
+    a = list(map(in_lists, a))
+    b = a if one_run else list(map(in_lists, b))
     command = command_of((*a, *b))
     timed = bool(a and b) and experiment(command).timed
     known = BENCHED if timed else directed(command)

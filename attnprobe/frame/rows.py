@@ -27,6 +27,13 @@ from ..records.shapes import Count, Facts, Key, Seed, Source, in_words, said, sh
 from .metric import Metric
 
 HEAD = "head"
+# the methods with the tag diagnostic, which bound the others or cost as much as exact attention; a test compares them
+YARDSTICKS = frozenset(
+    (
+        *("softmax", "kernelized", "svd", "topk", "topp", "dsa-oracle", "magicpig", "vattention"),
+        *("amm", "linformer-jlt", "prototype", "spectral-shift"),
+    )
+)
 
 
 def _number(value: object) -> object:

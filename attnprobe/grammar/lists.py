@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from ..errors import UsageError, unknown
 
@@ -43,6 +45,25 @@ def options_text(options: Mapping[str, object] | str | None) -> str:
     if isinstance(options, str):
         return options
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """The options of a canonical text (see `options_text`), numbers and truth values as such.
+
+    >>> options_of("inverse=newton,ridge=0.001,share_heads=True"), options_of("")
+    ({'inverse': 'newton', 'ridge': 0.001, 'share_heads': True}, {})
+    """
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    return {name: _option(value) for name, _, value in pairs}
+
+
+def _option(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def with_commas(text: str) -> str:

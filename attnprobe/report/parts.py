@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import checked
+from ..compare.best import Best
 from ..compare.contest import Contest
 from ..errors import UsageError, unknown
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
-from ..frame.rows import CELL, RowTypes
+from ..frame.papers import Reference, beside_papers, overlay_of
+from ..frame.rows import CELL, HEAD, RowTypes
 from ..show.shown import Catalogue, Shown
 from ..tables.console import Header
 from ..tables.view import View
@@ -38,7 +40,8 @@ def views(
         look = replace(drawing or Drawing(), facts=_facts(run, command, header))
         one = experiment(command)
         if isinstance(one.shape, RowTypes):
-            made.append(_shown(run, command, header, drawing))
+            shown = _shown(run, command, header, drawing)
+            made.append(replace(shown, metric=metric, **_papers(shown, references)))
             continue
         tested = Contest(records, command) if one.compared and not one.timed else None
         recorded = Recorded(records, header, run.path, config, run.missing, metric, references, tested, look)
@@ -48,15 +51,36 @@ def views(
 
 def _shown(run: Run, command: str, header: Header, drawing: Drawing | None) -> Shown:
     """The tables and figures of a command whose cells are rows."""
+    one, records = experiment(command), run.records[command]
     style = drawing.style if drawing is not None else "paper"
     frame = cache(partial(run.frame, command=command))
-    inputs = View(command, header, [], []).of_run(run.path).inputs
     catalogue = Catalogue.of(command)
     if catalogue.conditions is not None:
         header = replace(header, remarks=[*header.remarks, *catalogue.conditions(frame(CELL))])
-    one = experiment(command)
-    files = one.part("files:files_of")(run.records[command]) if one.writes else {}
-    return Shown(command, catalogue, frame, header, str(run.path), style=style, inputs=inputs, files=files)
+    files = one.part("files:files_of")(records) if one.writes else {}
+    of_inputs = Catalogue.of("inputs")
+    inputs = Shown("inputs", of_inputs, frame, replace(header, measured=()), str(run.path)) if header.inputs else None
+    best = Best(Contest(records, command)) if one.compared and not one.timed else None
+    lost = [
+        f"no map of {record['method']}: {run.missing[record['key']]}"
+        for record in records
+        if record["key"] in run.missing
+    ]
+    remarks = {"map": "; ".join(dict.fromkeys(lost))}
+    shown = Shown(command, catalogue, frame, header, str(run.path), style=style, inputs=inputs, files=files)
+    return replace(shown, best=best, remarks=remarks)
+
+
+def _papers(shown: Shown, references: Sequence[Reference]) -> dict[str, Any]:
+    """The values of papers, for figures and as a table of their own."""
+    if not references:
+        return {}
+    frame = shown.frame(HEAD)
+    overlay = overlay_of(references, frame)
+    catalogue = Catalogue.of("papers")
+    beside = beside_papers(frame, overlay)
+    companion = Shown("papers", catalogue, lambda kind: beside, shown.header, shown.run)
+    return {"overlay": overlay, "companions": [companion] if len(beside) else []}
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:
@@ -75,6 +99,16 @@ def plot_panel(run: Run, kind: str, ax: Any, panel: int | str, legend: bool) -> 
     figures = {name: figure for view in shown for name, figure in view.figures.items()}
     if kind not in figures:
         raise unknown("plot", kind, figures)
+    for view in shown:
+        if isinstance(view, Shown) and kind in view.figures:
+            if ax is None:
+                from matplotlib import pyplot
+
+                ax = pyplot.subplots(layout="constrained")[1]
+            view.plot(kind, ax, panel)
+            if not legend and (drawn := ax.get_legend()) is not None:
+                drawn.remove()
+            return ax
     figures[kind].draw(Path())
     panels = [(figure, title, rows) for figure in collected for title, rows in figure.panels]
     if not panels:

@@ -13,8 +13,11 @@ from ..arguments import checked
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
+from ..frame.maps import maps_of
+from ..frame.metric import METRICS
 from ..frame.read import frame_of as frame_of_cells
-from ..frame.rows import HEAD, RowTypes
+from ..frame.read import typed
+from ..frame.rows import HEAD, CellLine, RowTypes
 from ..grammar.lists import options_text
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
 from ..records.read import (
@@ -95,7 +98,8 @@ class Run:
         reference page of rows.
 
         Args:
-            kind: ``head`` is a row for each head; ``cell`` a row for each cell; further kinds are the command's.
+            kind: ``head`` is a row for each head; ``cell`` a row for each cell; ``inputs`` the statistics of Q, K and V
+                of each head; ``map`` the blocks of the run's maps; further kinds are the command's.
             command: needed if several commands measured into the folder.
 
         Raises:
@@ -109,9 +113,20 @@ class Run:
         cells, types = self.records[command], shape_of(command)
         if not isinstance(types, RowTypes):
             return frame_of({command: cells})
-        labels = source_labels(cells)
-        return frame_of_cells(
-            cells, types, kind, {cell["key"]: labels[identity(cell["source"])] or "" for cell in cells}
+        if kind == "inputs":
+            return self._inputs(cells)
+        of_sources = source_labels(cells)
+        labels = {cell["key"]: of_sources[identity(cell["source"])] or "" for cell in cells}
+        return maps_of(cells, self.path, labels) if kind == "map" else frame_of_cells(cells, types, kind, labels)
+
+    def _inputs(self, cells: Sequence[Record]) -> DataFrame:
+        """The statistics of the inputs of these cells, a row for each layer, window and head."""
+        import pandas
+
+        rows = [{**row, "source": row["source"] or ""} for row in input_rows(self.inputs, cells)]
+        frame = typed(pandas.DataFrame(rows), CellLine)
+        return frame.astype(
+            {name: "Float64" for name in frame if name in METRICS and name not in CellLine.model_fields}
         )
 
     def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
@@ -175,11 +190,11 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
         UsageError: no folder, no record in it, an invalid manifest, or only records of unknown commands.
 
     >>> import json, tempfile
-    >>> place = {"source": {}, "options": {}, "window": 0, "layer": 0, "n": 8, "heads": [0, 1]}
-    >>> record = {"schema": 1, "key": "a", "command": "error", "status": "ok", "method": "x", "seed": 0, **place}
-    >>> record |= {"target": "softmax", "requested": True, "metrics": {"output_spectral": [0.5, 0.25]}}
+    >>> place = {"source": {}, "options": "", "window": 0, "layer": 0, "n": 8, "heads": [0, 1]}
+    >>> cell = {"schema": 1, "kind": "cell", "key": "a", "command": "error", "status": "ok", "method": "x", "lines": 2}
+    >>> rows = [{"kind": "head", "key": "a", "head": head, "output_spectral": 0.5 / (1 + head)} for head in (0, 1)]
     >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "records.jsonl").write_text(json.dumps(record))
+    >>> _ = (folder / "records.jsonl").write_text("\\n".join(map(json.dumps, [*rows, {**cell, **place}])))
     >>> open_run(folder).frame()[["method", "n", "head", "output_spectral"]]
       method  n  head  output_spectral
     0      x  8     0             0.50

@@ -21,6 +21,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure as Drawn
 from matplotlib.ticker import FixedLocator
 
+from ..errors import UsageError
 from ..frame import Rows
 from ..frame.metric import METRICS
 from .figure import EACH, Figure
@@ -45,6 +46,7 @@ from .points import GROUP, MEASURED, Data, Panel, ends_of, one_panel
 
 INCH = 72  # points
 NARROWEST = 13  # times the size of type: the least width of a panel
+TEXT = 7.0  # inches: the width of the text of a page
 LOWEST = 9  # times the size of type: the least height of a panel
 TALL = 13  # times the size of type: the height of one of several lines of panels
 LINE = 1.6  # times the size of type: the height of a word's line
@@ -77,12 +79,27 @@ def prepared(frame: Rows, figure: Figure, methods: Rows | None, overlay: Rows | 
     return Prepared(data, looks_of([*named, *others]), data.panels)
 
 
+def one_of(panels: Sequence[Panel], panel: int | str, figure: str) -> Panel:
+    """The panel of this number, or whose title has these words.
+
+    Raises:
+        UsageError: no such panel; the message lists them.
+    """
+    titles = [_words((*one.line, *one.column)) for one in panels]
+    numbered = [number for number, title in enumerate(titles) if panel in (number, title)]
+    found = numbered or [number for number, title in enumerate(titles) if str(panel) in title]
+    if not found:
+        names = "; ".join(f"{number} {title}" for number, title in enumerate(titles))
+        raise UsageError(f"{figure} has no panel {panel!r}; it has {names}")
+    return panels[found[0]]
+
+
 def parted(plot: Prepared, style: str) -> list[Sequence[Panel]]:
     """The panels of each sheet in a style."""
     if not plot.panels:
         return []
     with styled(style):
-        width, height = rcParams["figure.figsize"]
+        width, height = width_of(plot.data, plot.panels, style), rcParams["figure.figsize"][1]
         size = rcParams["font.size"] / INCH
         across = across_of(plot.data, plot.panels, width)
         tall = height_of(plot.data, plot.panels, width / across)
@@ -92,12 +109,25 @@ def parted(plot: Prepared, style: str) -> list[Sequence[Panel]]:
     return [plot.panels[start : start + most] for start in range(0, len(plot.panels), most)]
 
 
+def width_of(data: Data, panels: Sequence[Panel], style: str) -> float:
+    """The width of a sheet in inches: that of the style; matrices side by side may need that of a page's text."""
+    width = rcParams["figure.figsize"][0]
+    if not data.figure.square or not grows(style):
+        return width
+    least, beside = _least(data)
+    wanted = beside + least * len({panel.column for panel in panels})
+    return min(max(width, wanted), max(width, TEXT))
+
+
+def _least(data: Data) -> tuple[float, float]:
+    """The least width of a panel, and what stands beside the panels, in inches."""
+    size = rcParams["font.size"] / INCH
+    return (0.45 * NARROWEST * size, 10 * size) if data.figure.value else (NARROWEST * size, 0.0)
+
+
 def across_of(data: Data, panels: Sequence[Panel], width: float) -> int:
     """How many panels stand side by side: those of a line, if they have room."""
-    size = rcParams["font.size"] / INCH
-    least, beside = NARROWEST * size, 0.0
-    if data.figure.value:
-        least, beside = 0.45 * least, 10 * size
+    least, beside = _least(data)
     room = max(1, int((width - beside) / least))
     lines = len({panel.line for panel in panels})
     columns = len({panel.column for panel in panels})
@@ -147,10 +177,10 @@ class Sheet:
                 self.ax.legend(entries.values(), entries.keys(), fontsize="small")
             return self.ax.figure
         with styled(self.style):
-            width = rcParams["figure.figsize"][0]
-            across = across_of(self.data, self.panels, width)
+            size = width_of(self.data, self.plot.panels, self.style), rcParams["figure.figsize"][1]
+            across = min(across_of(self.data, self.plot.panels, size[0]), len(self.panels))
             lines = -(-len(self.panels) // across)
-            drawn = Drawn(rcParams["figure.figsize"], layout="constrained")
+            drawn = Drawn(size, layout="constrained")
             FigureCanvasAgg(drawn)
             axes = drawn.subplots(lines, across, squeeze=False).ravel().tolist()
             self._fill(axes, across)
@@ -175,17 +205,16 @@ class Sheet:
 
     def _finish(self, drawn: Any, lines: int, across: int) -> None:
         """The height that the panels need, and around them the names of the axes, the legend, the title of a slide."""
-        width, height = rcParams["figure.figsize"]
+        width, height = drawn.get_size_inches()
         size = rcParams["font.size"] / INCH
-        drawn.set_size_inches(width, height)
         entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
         below = _place(drawn, entries, width) + 0.3 * size if entries else 0.0
         x, y = self._names()
         bottom, top = below + (1.2 * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
         if grows(self.style):
-            titles = max(axis.get_title().count("\n") for axis in drawn.axes) + 1
-            room = height_of(self.data, self.panels, width / across) + titles * LINE * size
-            tall = lines * room + bottom + 1.5 * size
+            titles = [axis.get_title().count("\n") + 1 for axis in drawn.axes[: len(self.panels)]]
+            above = sum(max(titles[start : start + across]) for start in range(0, len(titles), across))
+            tall = lines * height_of(self.data, self.panels, width / across) + LINE * size * above + bottom + 1.5 * size
             if self.norm:  # the name of the scale of colours stands beside it
                 tall = max(tall, LETTER * size * len(label_of(self.figure.value)) + bottom + 3 * size)
             height = max(tall, height) if len(self.panels) == 1 and not self.norm else tall
@@ -243,9 +272,14 @@ class Sheet:
         if full:
             facets = panel.column if number < across else ()
         line = _words(panel.line) if full and number % across == 0 else ""
-        letters = int((0.8 if self.norm else 1.0) * width * INCH / (LETTER * size_of("axes.titlesize")))
-        axis.set_title(wrapped(_words(facets), letters))
-        axis.set_ylabel("\n".join(filter(None, [line, beside])))
+        size = size_of("axes.titlesize")
+        room = 0.8 * width if self.norm else width - _least(self.data)[1] / across
+        letters = int(room * INCH / (LETTER * size))
+        title = wrapped(_words(facets), letters)
+        longest = max(map(len, title.split("\n")))
+        axis.set_title(title, fontsize=size * min(1.0, letters / longest) if longest else size)
+        high = height_of(self.data, self.panels, width) * INCH / (LETTER * size_of("axes.labelsize"))
+        axis.set_ylabel("\n".join(filter(None, [wrapped(line, int(high)), beside])))
         if "x" in self.figure.shared and not self.figure.square:
             axis.tick_params(labelbottom=number + across >= len(self.panels))
         if self.norm or ("y" in self.figure.shared and not several):
@@ -272,13 +306,20 @@ class Sheet:
 
 
 def wrapped(text: str, letters: int) -> str:
-    r"""A text in lines of at most so many letters, in which a formula counts as one and stays whole.
+    r"""A text in lines of so many letters, if its words are no longer; a long name is broken before its options.
 
+    A formula counts as one letter and stays whole.
+
+    >>> wrapped("skyformer:guard=sampled, d\xa0=\xa08", 16)
+    'skyformer:\nguard=sampled,\nd\xa0=\xa08'
     >>> wrapped(r"a word, $\varepsilon$", 9)
     'a word, $\\varepsilon$'
     """
     formulas = iter(re.findall(r"\$[^$]*\$", text))
-    lines = textwrap.fill(re.sub(r"\$[^$]*\$", FORMULA, text), letters)
+    text = re.sub(r"\$[^$]*\$", FORMULA, text)
+    if max(map(len, text.split()), default=0) > letters:
+        text = text.replace(":", ":\n")
+    lines = "\n".join(textwrap.fill(line, letters, break_long_words=False) for line in text.split("\n"))
     return re.sub(FORMULA, lambda _: next(formulas), lines)
 
 

@@ -10,7 +10,7 @@ A catalogue, ``show/catalogue/COMMAND.py``, declares the figures of a command. A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ MARKS = {  # and the number of their statistics or columns
 }
 EACH = "each row"  # in `Figure.points`: every row of the frame is a point
 FLAGS = {"bad": "hollow: bad rows", "over": "half filled: uses more than d"}  # of `summary`; see `looks.FLAGGED`
-APART = ("source", "weights", "scale_inputs", "n", "target")  # rows that differ here are not in one panel
+APART = ("source", "n", "target")  # rows that differ here are not in one panel
 NOTES = ("", "correlation", "exponent")
 
 
@@ -86,6 +86,7 @@ class Figure:
         note: what the legend has beside a series: ``correlation`` is Spearman's ρ of its points; ``exponent`` is b of
             the fit y ~ x^b. noted: a query of the points that the note is of, by their ``along`` and ``value``.
         several: a column; with one value alone, there is nothing to draw.
+        overlaid: whether it needs values of papers. nothing: what is said if there is nothing to draw.
         square: whether cells are squares without ticks, as entries of a matrix.
 
     Raises:
@@ -119,6 +120,8 @@ class Figure:
     note: str = ""
     noted: str = ""
     square: bool = False
+    overlaid: bool = False
+    nothing: str = "the run has no numbers to draw"
     several: str = ""
     apart: tuple[str, ...] = APART
 
@@ -142,6 +145,14 @@ class Figure:
         """The columns of y, a panel each."""
         return (self.y,) if isinstance(self.y, str) else self.y
 
+    def of_metric(self, main: str, other: str) -> Figure:
+        """The figure of another metric in place of the main one."""
+
+        def swapped(value: Any) -> Any:
+            return tuple(map(swapped, value)) if isinstance(value, tuple) else other if value == main else value
+
+        return replace(self, **{name: swapped(getattr(self, name)) for name in ("x", "y", "value", "log")})
+
     def of_marks(self, name: str) -> list[str]:
         """The statistics of the first mark of this name; empty if the figure has none."""
         found = [mark.split()[1:] for mark in self.marks if mark.split()[0] == name]
@@ -156,6 +167,7 @@ def draw(
     *,
     methods: DataFrame | None = None,
     overlay: DataFrame | None = None,
+    panel: int | str | None = None,
 ) -> Drawn:
     """The figure of a run's frame, with all its panels on one sheet.
 
@@ -165,18 +177,20 @@ def draw(
         ax: draws the only panel on this axis, in the style of its figure.
         methods: a frame with all methods of the run, which decides their colours; by default ``frame``.
         overlay: values of papers (see `sheets`).
+        panel: the only panel that is drawn, by its number or a part of its title; None is all.
 
     Raises:
-        UsageError: nothing to draw; an axis for several panels.
+        UsageError: nothing to draw; no such panel; an axis for several panels.
 
     Cost: about 0.1 s a panel.
     """
-    from .drawing import Sheet, prepared
+    from .drawing import Sheet, one_of, prepared
 
     plot = prepared(frame, figure, methods, overlay)
     if not plot.panels:
         raise UsageError(f"{figure.name}: nothing to draw; the frame of kind {figure.kind} has no rows for it")
-    return Sheet(plot, plot.panels, style, ax).drawn()
+    panels = plot.panels if panel is None else [one_of(plot.panels, panel, figure.name)]
+    return Sheet(plot, panels, style, ax).drawn()
 
 
 def sheets(
@@ -200,11 +214,16 @@ def sheets(
     return [Sheet(plot, panels, style).drawn() for panels in parted(plot, style)]
 
 
-def save(drawn: Drawn, stem: Path, style: str = "paper", formats: Sequence[str] = ("svg", "pdf", "png")) -> list[Path]:
-    """Write a figure's files, byte for byte the same for the same figure."""
+def save(
+    drawn: Drawn, stem: Path, style: str = "paper", caption: str = "", formats: Sequence[str] = ("svg", "pdf", "png")
+) -> list[Path]:
+    """Write a figure's files, byte for byte the same for the same figure, and its caption as text."""
     from .looks import styled
 
     written = []
+    if caption:
+        written.append(stem.with_name(f"{stem.name}.txt"))
+        written[0].write_text(f"{caption}\n", encoding="utf-8")
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
         facts: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})

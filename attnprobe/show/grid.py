@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 USUAL = {"target": "softmax", "scale_inputs": 1.0}  # a caption leaves these out
 UNSAID = {"status": "ok", "bad": False, "over": False, "reference": False}  # of lines without these columns
+OF_SERIES = ("method", "family", "reference", "requested", "weights", "scale_inputs")  # the same in all rows of a line
 Value = float | int | str | bool | None
 Keys = dict[str, Value]
 
@@ -149,7 +150,7 @@ def summarised(
     rows = _rows(frame, table)
     if not table.by:
         return rows.reset_index(drop=True)
-    last = [name for name in ("method", "reference") if name in rows]
+    last = [name for name in OF_SERIES if name in rows]
     by = list(dict.fromkeys([*table.each, *each, *table.by, *last]))
     known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
     lines = summary(rows, by, known if metrics is None else metrics)
@@ -159,6 +160,23 @@ def summarised(
     if "reference" in lines:
         lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
     return lines
+
+
+def with_computed(lines: DataFrame, table: Table, each: Sequence[str] = ()) -> DataFrame:
+    """The lines of a table with the numbers of its computed columns, place by place; without ready cells."""
+    import pandas as pd
+
+    columns = [
+        column for column in table.every if isinstance(column.value, Computed) and {*column.value.needs} <= {*lines}
+    ]
+    if not columns or lines.empty:
+        return lines
+    groups = _groups(lines, [*table.each, *each]) if (*table.each, *each) else [lines]
+    made = pd.concat(
+        [group.assign(**{column.name: [*column.value.function(group)] for column in columns}) for group in groups]
+    )
+    ready = [column.name for column in columns if any(isinstance(value, Cell) for value in made[column.name])]
+    return made.drop(columns=ready).loc[lines.index]
 
 
 def legend(table: Table) -> Grid:

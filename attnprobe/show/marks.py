@@ -276,7 +276,8 @@ class Brush:
         for name in self.data.names if len(values) else ():
             some = values[values[colour] == name].sort_values(self.panel.along)
             own = self.looks[name]
-            self.plot(some[self.panel.along], some[self.panel.measured], color=own.colour, marker=own.marker, **look)
+            of_method = look | {"color": own.colour, "marker": own.marker or "o"}
+            self.plot(some[self.panel.along], some[self.panel.measured], **of_method)
         if self.data.overlay is not None:
             drawn = {number for panel in self.data.panels if len(panel.overlay) for number in panel.overlay[VALUE]}
             words = f"paper ({len(drawn)} of {len(self.data.overlay)} values)"

@@ -308,7 +308,7 @@ class Data:
         """The papers' values that stand in a panel."""
         if self.overlay is None or measured not in self.overlay:
             return DataFrame()
-        places = [name for name in self.overlay if name in rows and name not in (measured, "source")]
+        places = [name for name in self.overlay if name in rows and name not in (measured, along, "source")]
         series = rows[[*dict.fromkeys([*places, self.figure.colour])]].drop_duplicates()
         return self.overlay.rename_axis(VALUE).reset_index().merge(series, on=places) if places else DataFrame()
 

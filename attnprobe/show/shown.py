@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
+from ..frame.rows import HEAD
 from ..frame.summary import STATISTICS
 from ..grammar.foreign import one_line
-from .grid import Grid, grids, summarised
+from .grid import Grid, grids, summarised, with_computed
 from .table import Column, Table
 from .writers import check_format, csv, json_rows, jsonl, latex, markdown, terminal
 from .writers.markdown import escaped
@@ -74,7 +75,12 @@ class Shown:
     Attributes:
         frame: the frame of a kind of rows. header: what was measured, on what.
         columns: names of columns that the user chose. run: the folder. style: of figures.
-        inputs: the statistics of Q, K and V as a view; None if the run has none.
+        inputs: the statistics of Q, K and V as tables of their own; None if the run has none. companions: further
+            tables of the run.
+        apart: columns of `Table.within` whose values have grids of their own.
+        best: names the best method at each place and budget (see `attnprobe.compare.best`).
+        metric: what figures show in place of the main metric. overlay: values of papers (see `sheets`).
+        remarks: what is said where a figure of this kind of rows is drawn.
     """
 
     command: str
@@ -84,9 +90,14 @@ class Shown:
     run: str | None = None
     columns: Sequence[str] = ()
     style: str = "paper"
-    inputs: Any = None
+    inputs: Shown | None = None
     files: Mapping[str, Any] = field(default_factory=dict)
-    companions: Sequence[Any] = ()
+    companions: Sequence[Shown] = ()
+    apart: Sequence[str] = ()
+    best: Any = None
+    metric: str | None = None
+    overlay: Any = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
     tiles: Sequence[tuple[str, str]] = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
 
     @property
@@ -105,8 +116,31 @@ class Shown:
         for table in self.catalogue.tables:
             names = [name for name in self.columns if _has(table, name)]
             if names or not self.columns:
-                filled += grids(self.frame(table.kind), table, names or None)
+                each = [name for name in table.within if name in self.apart]
+                filled += [self._told(grid) for grid in grids(self.frame(table.kind), table, names or None, each)]
         return filled
+
+    def _told(self, grid: Grid) -> Grid:
+        """The grid with the best method at each budget as its sentence."""
+        if not grid.table.of_best or not self.duels:
+            return grid
+        place = {name: value for name, value in grid.place.items() if name in self.duels[0]}
+        several = len({duel["layer"] for duel in self.duels}) > 1
+        place |= {} if "layer" in place or not several else {"layer": None}
+        duels = [duel for duel in self.duels if all(duel[name] == (value or None) for name, value in place.items())]
+        sentence = self.best.sentence(duels, grid.table.of_best)
+        return replace(grid, sentence=sentence, reasons=(*grid.reasons, *self.best.doubts(duels)))
+
+    @cached_property
+    def duels(self) -> list[dict[str, Any]]:
+        """The best method against the next one at each place and budget; all layers together stand first."""
+        found = []
+        for table in (table for table in self.catalogue.tables if table.of_best and self.best):
+            frame = self.frame(table.kind)
+            pooled = [()] if frame["layer"].nunique() > 1 else []
+            for each in (*pooled, table.within):
+                found += self.best.methods(summarised(frame, table, [table.metric, "realised_d"], each), table)
+        return found
 
     def with_columns(self, names: Sequence[str]) -> Shown:
         """The same with these columns alone.
@@ -122,7 +156,9 @@ class Shown:
     @cached_property
     def lines(self) -> list[DataFrame]:
         """The lines of each table in full precision."""
-        return [summarised(self.frame(table.kind), table) for table in self.catalogue.tables]
+        of_tables = [(self.frame(table.kind), table) for table in self.catalogue.tables]
+        lines = [(summarised(frame, table, each=table.within), table) for frame, table in of_tables]
+        return [with_computed(some, table, table.within) for some, table in lines]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -151,7 +187,8 @@ class Shown:
             from ..records.file import SCHEMA, strict_json
 
             contents = {"schema": SCHEMA, "command": self.command, "source": self.header.source, "run": self.run}
-            return strict_json({**contents, "rows": self.rows}, indent=2)
+            best = {"best": self.duels} if self.best is not None else {}
+            return strict_json({**contents, "rows": self.rows, **best}, indent=2)
         if format in ("csv", "jsonl"):
             lines = self.lines[0]
             if format == "jsonl":
@@ -179,18 +216,49 @@ class Shown:
     @property
     def figures(self) -> dict[str, Drawn]:
         """The figures of the catalogue by name."""
-        return {figure.name: self._drawn(figure) for figure in self.catalogue.figures}
+        return {figure.name: self._drawn(figure) for figure in map(self._judging, self.catalogue.figures)}
+
+    def _judging(self, figure: Any) -> Any:
+        """A figure of the metric that was chosen in place of the main one."""
+        main = next((table.metric for table in self.catalogue.tables if table.metric), "")
+        return figure.of_metric(main, self.metric) if self.metric and main else figure
+
+    def _rows_of(self, figure: Any) -> DataFrame:
+        """The rows that a figure draws; none where a paper is missing that it needs."""
+        frame = self.frame(figure.kind)
+        return frame.iloc[:0] if figure.overlaid and self._overlay(figure) is None else frame
+
+    def _overlay(self, figure: Any) -> Any:
+        """The values of papers, if a figure shows their metric."""
+        return self.overlay if self.overlay is not None and figure.y in self.overlay else None
 
     def _drawn(self, figure: Any) -> Drawn:
         def draw(folder: Path) -> list[Path]:
             from .figure import save, sheets
 
-            frame = self.frame(figure.kind)
-            drawn = sheets(frame, figure, self.style)
+            rows, overlay = self._rows_of(figure), self._overlay(figure)
+            shared = {"methods": self.frame(HEAD), "overlay": overlay}
+            drawn = sheets(rows, figure, self.style, **shared) if len(rows) else []
             stems = [figure.name if len(drawn) == 1 else f"{figure.name}-{part}" for part in range(1, len(drawn) + 1)]
-            return [path for stem, sheet in zip(stems, drawn, strict=True) for path in save(sheet, folder / stem)]
+            caption = f"{figure.title}\n\n{figure.caption}"
+            files = zip(stems, drawn, strict=True)
+            return [path for stem, sheet in files for path in save(sheet, folder / stem, self.style, caption)]
 
-        return Drawn(figure.name, draw, f"the run has no rows of kind {figure.kind} to draw")
+        return Drawn(figure.name, draw, figure.nothing, self.remarks.get(figure.kind, ""))
+
+    def plot(self, name: str, ax: Any, panel: int | str) -> Any:
+        """One panel of a figure on an axis of matplotlib.
+
+        Raises:
+            UsageError: nothing to draw, no such panel.
+        """
+        from .figure import draw
+
+        figure = self._judging(next(figure for figure in self.catalogue.figures if figure.name == name))
+        rows, overlay = self._rows_of(figure), self._overlay(figure)
+        if not len(rows):
+            raise UsageError(f"{name}: {figure.nothing}")
+        return draw(rows, figure, self.style, ax, methods=self.frame(HEAD), overlay=overlay, panel=panel)
 
     @property
     def full_legend(self) -> list[str]:
@@ -208,7 +276,7 @@ class Shown:
         own = [name for name in (*table.each, *table.by) if name not in NAMED]
         return [
             {
-                "table": table.name,
+                "table": table.beside or table.name,
                 **_of_group(table, line),
                 **line,
                 "at": {name: line[name] for name in own if line[name] is not None},

@@ -31,6 +31,7 @@ STATISTICS = {  # of `attnprobe.frame.summary`, and half of the 95 % interval of
     "se": "standard error over windows",
     "half": "half of the 95 % interval over windows",
 }
+SOUND = "status == 'ok' and not bad and not over and not reference"  # lines whose numbers may be the best
 WHOLE = ("sum", "count")  # statistics of counts
 KEY = 9  # the priority of columns that tell lines apart: they always stay
 UNITS = {"": 1.0, "%": 100.0, "ms": 1e3, "MiB": 2.0**-20, "G": 1e-9}
@@ -164,11 +165,15 @@ class Table:
         kind: the kind of rows (see `attnprobe.frame.read`). rows: a query that selects them.
         each: columns of the frame; there is a grid for each of their values. by: a line of a grid for each of theirs;
             without any, each row of the frame is a line, and fields are its columns.
+        within: columns over whose values grids are taken together, unless a reader asks for them. CSV, JSON and gates
+            have a line for each of their values.
         columns: those that are shown; those that are empty in all grids are left out. more: those that ``--columns``
             may name. Beside them it takes any ``METRIC.STAT``.
         metric: the metric whose symbol the caption has. main: the name of the column that LaTeX pivots, methods × d.
+        of_best: what the sentence above a grid calls the main metric, of which it names the best at each d.
         rivals: columns of ``by``: in a column with ``best``, lines that are equal in them compete. competes: a query of
             the summary for the lines that take part.
+        beside: the table of the same kind whose other rows it has: gates judge the lines of both together.
         pooled: columns that a gate's line has together, as ``n`` in a table of growth.
         derived: further columns of the frame by name, from the frame. of_groups: further columns of the summary by
             name, each a number or words from the rows of a line, as a rank correlation.
@@ -181,13 +186,16 @@ class Table:
     rows: str = ""
     each: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     more: tuple[Column, ...] = ()
     metric: str = ""
     main: str = ""
+    of_best: str = ""
     rivals: tuple[str, ...] = ()
+    beside: str = ""
     pooled: tuple[str, ...] = ()
-    competes: str = "status == 'ok' and not bad and not over and not reference"
+    competes: str = SOUND
     derived: Mapping[str, Callable[[DataFrame], Any]] = field(default_factory=dict)
     of_groups: Mapping[str, Callable[[DataFrame], Any]] = field(default_factory=dict)
     sentence: Callable[[DataFrame], str] | None = None

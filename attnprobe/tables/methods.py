@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ..files import Fields
 from ..frame.metric import ROUNDING as ROUNDING
+from ..frame.rows import YARDSTICKS
 from ..frame.summary import SPARE
 from ..records.file import LOWER_BOUND
 from .labels import layer_in_words, source_heading
@@ -16,14 +17,6 @@ from .results import Value, student_reach
 from .table import Best, Column, counted, equal_tokens, grouped_by, joined
 
 R = TypeVar("R", bound=Fields)
-
-# the methods with the tag diagnostic, which bound the others or cost as much as exact attention; a test compares them
-YARDSTICKS = frozenset(
-    (
-        *("softmax", "kernelized", "svd", "topk", "topp", "dsa-oracle", "magicpig", "vattention"),
-        *("amm", "linformer-jlt", "prototype", "spectral-shift"),
-    )
-)
 
 
 FRAGILE = "rounding decides the sum that divides some rows; without a causal mask, guard=sampled replaces them"

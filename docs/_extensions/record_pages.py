@@ -119,7 +119,7 @@ def parts(schema: dict[str, Any], done: set[str], level: str = "###") -> str:
 
 
 def records_page() -> str:
-    first = SHAPES["error"].json_schema()
+    first = CellLine.model_json_schema()
     text = [INTRO, table(("column", "content"), [(f"`{name}`", what) for name, what in COLUMNS.items()])]
     text.append("\n## Every record\n")
     text.append(fields(first, [name for name in SHARED if name in first["properties"]]))

@@ -13,8 +13,6 @@ from paths import GOLDEN
 
 from attnprobe.experiments import experiment, shape_of
 from attnprobe.experiments.base import Recorded
-from attnprobe.experiments.error.error_figure import BEYOND_EDGE
-from attnprobe.experiments.error.papers import Reference, Value
 from attnprobe.experiments.inject.view import _interval
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
@@ -239,14 +237,6 @@ def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
     assert other.title == "Share of seeds whose error exceeds ε, head by head"
 
 
-def test_error_of_another_metric_is_drawn_beside_the_relative_one():
-    _, figures, _ = shown("error", golden("error"), metric="output_frobenius")
-    assert list(figures) == ["error-output_spectral_relative", "error-output_frobenius", "cost-output_frobenius"]
-    paper = Reference("p.csv", (Value("pretrained", 24, 4, "skyformer", 1.0, 0.0),))
-    _, figures, _ = shown("error", golden("error"), metric="output_frobenius", references=[paper])
-    assert "papers-output_frobenius" in figures and "papers-output_spectral" not in figures
-
-
 def test_error_rows_that_say_the_same_twice_have_neither_tv_nor_kl():
     assert "½ Σ|B~ − B|" in shown("error", golden("error-rows"))[0].text("table")
     records = []
@@ -272,26 +262,6 @@ def test_error_maps_of_heads_without_budgets_and_of_errors_that_are_0_or_equal()
     assert scales == {16: (0.5 / 1.5, 0.75), 24: (0.1, 1.0), 32: (0.1, 0.2)}
     assert [title for title, _ in maps[16].panels] == ["skyformer, n = 16"]
     assert [title for title, _ in maps[24].panels] == ["skyformer, d = 4, below: 0, n = 24"]
-
-
-def test_error_of_many_methods_without_yardsticks():
-    """Dots lie around the middle of all; a failed method has a cross; errors of 0 have no middle."""
-    base, records = next(one for one in golden("error") if one["method"] == "skyformer"), []
-    for n, value in ((16, 0.5), (24, 0.0)):
-        for place in range(8):
-            names = {"method": f"method{place}", "options": {}, "family": f"family {place % 3}", "n": n}
-            metrics = {"output_spectral_relative": [value, value]}
-            records += [{**base, **names, "d": d, "metrics": metrics} for d in (4, 8)]
-    records[-1] |= {"status": "failed", "reason": "no", "metrics": {}}
-    records.append({**records[-1], "d": None})
-    view, figures, axes = shown("error", records)
-    figure = figures["error-output_spectral_relative"]
-    assert [title for title, _ in figure.panels] == ["layer 0, n = 16", "layer 0, n = 24"]
-    edge = BEYOND_EDGE + " (number: median)"
-    assert list(figure.legend) == ["d = 4", "d = 8", "no d", "p10 – p90", "maximum", edge, "diverged or failed"]
-    assert view.result.startswith("No method alone has the smallest mean error in any of 4 cases (table, d).")
-    assert view.result.endswith(" Failed or diverged: method7 d = 8.")
-    assert [axis.get_xlim()[0] for axis in axes[figure.stem]] == [0, 0]
 
 
 def test_error_positions_without_mass():

@@ -2,26 +2,16 @@
 
 import math
 import re
-from xml.etree import ElementTree
 
 import pytest
-from error_records import a_run, cell
-from matplotlib import get_data_path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.style import available
-from PIL import Image
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.view import summarise
 from attnprobe.figures import costs
 from attnprobe.figures import files as files_module
-from attnprobe.figures.background import turned_over
 from attnprobe.figures.costs import Point, frontier
-from attnprobe.figures.drawing import STYLES, Drawing, check_style
+from attnprobe.figures.drawing import Drawing, check_style
 from attnprobe.figures.ends import floor, lowest, outside, scale
 from attnprobe.figures.kit import (
     canvas,
@@ -43,91 +33,9 @@ FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d
 TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum (layer 0, n = 512)"
 
 
-def files(tmp_path, **how):
-    rows, bounds = summarise(a_run(lengths=(512,)))
-    paths = error_figure(rows, bounds, Drawing(**how), tmp_path)
-    return {path.suffix: path for path in paths}
-
-
 def words_of(path):
     """What an SVG writes, which matplotlib keeps as comments."""
     return re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
-
-
-def test_a_figure_has_four_files_with_title_and_caption(tmp_path):
-    actual = files(tmp_path, facts=FACTS)
-    assert set(actual) == set(files_module.FILES)
-    title, caption, facts = actual[".txt"].read_text(encoding="utf-8").strip().split("\n\n")
-    assert title == TITLE and facts.split("\n") == [*FACTS]
-    for part in ("‖(B − B~)V‖₂, against the budget d", "medians", "n = 512", "Layer 0", "heads"):
-        assert part in caption
-    assert "Points are hollow" in caption and "Dashed: V-Mean" in caption
-    with Image.open(actual[".png"]) as image:
-        assert image.text == {"Title": TITLE, "Description": "\n".join([caption, *FACTS])}
-    metadata = ElementTree.fromstring(actual[".svg"].read_bytes()).find("{http://www.w3.org/2000/svg}metadata")
-    texts = [one.text for one in metadata.iter() if one.text and one.text.strip()]
-    assert TITLE in texts and "\n".join([caption, *FACTS]) in texts
-    pdf = actual[".pdf"].read_bytes()
-    assert pdf.startswith(b"%PDF") and b"/Subject" in pdf and b"/Title" in pdf and b"/CreationDate" not in pdf
-
-
-def test_nothing_of_the_run_is_written_above_the_panels(tmp_path):
-    words = words_of(files(tmp_path, facts=FACTS)[".svg"])
-    assert not any("pretrained" in word or "attnprobe" in word for word in words)
-
-
-def test_a_title_stands_above_slides(tmp_path):
-    for style in ("paper", "slide"):
-        words = " ".join(words_of(files(tmp_path / style, style=style)[".svg"]))
-        assert ("Output error (spectral norm)" in words) == (style == "slide")
-
-
-def test_a_style_of_matplotlib_and_matplotlibrc_change_the_look(tmp_path, monkeypatch):
-    style, text = tmp_path / "own.mplstyle", "axes.edgecolor: ff0000\n"
-    style.write_text(text)
-    (tmp_path / "rc").mkdir()
-    (tmp_path / "rc/matplotlibrc").write_text(text)
-    plain = files(tmp_path / "a")[".svg"].read_text()
-    styled = files(tmp_path / "b", style=str(style))[".svg"].read_text()
-    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "rc"))
-    assert "#ff0000" not in plain and "#ff0000" in styled and "#ff0000" in files(tmp_path / "c")[".svg"].read_text()
-
-
-def test_lines_grid_size_and_ticks_of_a_users_style_win(tmp_path):
-    style = tmp_path / "own.mplstyle"
-    style.write_text("lines.linewidth: 4\nlines.markersize: 10\naxes.grid.axis: x\ngrid.color: 123456\n")
-    plain, styled = (
-        files(tmp_path / name, **how)[".svg"].read_text() for name, how in (("a", {}), ("b", {"style": str(style)}))
-    )
-    widths, wider = (re.findall(r"stroke: #0072b2; stroke-width: ([\d.]+)", text) for text in (plain, styled))
-    assert "1.6" in widths and "4" in wider and "1.6" not in wider
-    grids = re.findall(r'"M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n" clip[^>]* stroke: #123456', styled)
-    assert grids and all(left == right for left, _, right, _ in grids) and "#123456" not in plain
-    style.write_text("figure.figsize: 4, 5\nsavefig.dpi: 100\n")
-    with Image.open(files(tmp_path / "c", style=str(style))[".png"]) as image:
-        assert image.size == (400, 500)
-
-
-def test_greys_and_deep_hues_are_readable_on_a_dark_background(tmp_path):
-    drawing = Drawing(style=f"{get_data_path()}/stylelib/dark_background.mplstyle")
-    svg = error_figure(*summarise(a_run(lengths=(512,))), drawing, tmp_path)[0].read_text()
-    assert "#222222" in svg and "stroke: #444444" not in svg  # the grid; V-Mean is #bbbbbb
-    assert "#bbbbbb" in svg
-    with files_module.fixed_settings(drawing):
-        figure = Figure()
-        plot, map_ = figure.subplots(1, 2)
-        heat_map(map_, [[1.0, 2.0]], [0], [0, 1])
-        [line] = plot.plot([1, 2], color="black", markerfacecolor="white", marker="o")
-        [hollow] = plot.plot([1, 2], marker="o", markerfacecolor="none", alpha=0.5)
-        band = plot.axhspan(0, 1, color="#eeeeee")
-        words = [axis.text(0, 0, "x", color="black") for axis in (plot, map_)]
-        plain = plot.text(0, 0, "y")
-        handle = Line2D([], [], color="#550077")
-        turned_over([plot, map_], [handle])
-    assert (to_hex(line.get_color()), to_hex(line.get_markerfacecolor())) == ("#ffffff", "#000000")
-    assert hollow.get_markerfacecolor() == "none"
-    assert to_hex(band.get_facecolor()) == "#111111" and to_hex(handle.get_color()) == "#9059a7"
-    assert [to_hex(word.get_color()) for word in (*words, plain)] == ["#ffffff", "#000000", "#ffffff"]
 
 
 def test_a_grid_of_a_users_style_leaves_maps_without_one(tmp_path):
@@ -176,23 +84,6 @@ def test_pages_have_about_as_many_rows_each():
         assert [len(page) for page in figure.pages(Drawing(style="slide"))] == [3, 3, 2]
 
 
-@pytest.mark.parametrize("style, pages", [("slide", [2, 1]), ("paper", [2])])
-def test_methods_at_one_budget_have_pages_on_one_scale(style, pages, tmp_path):
-    records = [cell(f"m{number}", 8, (0.1 * number, 2.0)) for number in range(1, 31)]
-    rows, bounds = summarise(records)
-    collected = []
-    error_figure(rows, bounds, Drawing(style=style, collected=collected), tmp_path)
-    (figure,) = collected
-    with files_module.fixed_settings(Drawing(style=style)):
-        assert [len(page) for page in figure.pages(Drawing(style=style))] == pages
-    axes = [Figure().subplots() for _ in figure.panels]
-    for axis, (_, panel) in zip(axes, figure.panels, strict=True):
-        figure.draw(axis, panel)
-    names = [label.get_text() for axis in axes for label in axis.get_yticklabels()]
-    assert names == [f"m{number}" for number in range(1, 31)], "by rising medians"
-    assert len({axis.get_xlim() for axis in axes}) == 1
-
-
 @pytest.mark.parametrize("shown", [True, False])
 def test_gridlines_of_an_axis_of_the_caller_stay_as_they_are(shown):
     axis = Figure().subplots()
@@ -203,34 +94,10 @@ def test_gridlines_of_an_axis_of_the_caller_stay_as_they_are(shown):
     assert [line.get_visible() for line in (axis.get_xgridlines()[0], axis.get_ygridlines()[0])] == [shown, False]
 
 
-def test_the_size_of_type_of_a_users_style_scales_every_text(tmp_path):
-    texts = "svg.fonttype: none\n"
-    sizes = []
-    for name, more in (("a", ""), ("b", "font.size: 16\n")):
-        style = tmp_path / f"{name}.mplstyle"
-        style.write_text(texts + more)
-        svg = files(tmp_path / name, style=str(style))[".svg"].read_text()
-        sizes.append({*re.findall(r"font-size: ([\d.]+)px", svg)})
-    plain, large = sizes
-    assert {"7", "8"} <= plain and large == {f"{2 * float(size):g}" for size in plain}
-
-
 @pytest.mark.parametrize("style", ["poster", "none.mplstyle"])
 def test_an_unknown_style_is_refused(style):
     with pytest.raises(UsageError, match="unknown style|no such file"):
         check_style(style)
-
-
-def test_styles_of_matplotlib_have_names(tmp_path):
-    for name in available:
-        check_style(name)
-    named, as_file = (
-        files(tmp_path / part, style=style)[".svg"].read_bytes()
-        for part, style in (("a", "ggplot"), ("b", f"{get_data_path()}/stylelib/ggplot.mplstyle"))
-    )
-    assert named == as_file != files(tmp_path / "c")[".svg"].read_bytes()
-    with pytest.raises(UsageError, match="unknown style 'ggplt'; did you mean 'ggplot'"):
-        check_style("ggplt")
 
 
 @pytest.mark.parametrize("line", ["lines.linewdth: 3", "font.size: big"])
@@ -238,31 +105,6 @@ def test_a_line_of_a_style_that_matplotlib_leaves_out_is_refused(tmp_path, line)
     (tmp_path / "bad.mplstyle").write_text(f"axes.grid: True\n{line}\n")
     with pytest.raises(UsageError, match=rf"bad.mplstyle: no style of matplotlib: Bad .*line 2.*{line[:9]}"):
         check_style(str(tmp_path / "bad.mplstyle"))
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_figures_have_the_size_of_their_style(tmp_path, style):
-    with Image.open(files(tmp_path, style=style)[".png"]) as image:
-        wide, tall = (pixels / files_module.DPI for pixels in image.size)
-    if style == "slide":
-        assert wide / tall == pytest.approx(16 / 9, rel=0.01)
-    else:
-        assert wide == pytest.approx(3.3, abs=0.01)
-
-
-def test_a_paper_is_as_wide_as_the_text_where_panels_stand_side_by_side(tmp_path):
-    rows, bounds = summarise(a_run(lengths=(512, 1024)))
-    png = error_figure(rows, bounds, Drawing(), tmp_path)[1]
-    with Image.open(png) as image:
-        assert image.size[0] / files_module.DPI == pytest.approx(6.9, abs=0.01)
-
-
-def test_a_file_holds_no_date_and_is_the_same_twice(tmp_path, monkeypatch):
-    first = files(tmp_path / "a", facts=FACTS)
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
-    second = files(tmp_path / "b", facts=FACTS)
-    for kind, path in first.items():
-        assert path.read_bytes() == second[kind].read_bytes(), kind
 
 
 @pytest.mark.parametrize("tall", [1.3, 3.0])
@@ -311,22 +153,6 @@ def test_a_cell_without_a_value_has_a_cross_at_the_edge(dots):
     assert line.get_marker() == "x" and line.get_color() == "red"
     across, along = (axis.get_yaxis_transform(), (0.98, 3.0)) if dots else (axis.get_xaxis_transform(), (3.0, 0.97))
     assert tuple(line.get_xydata()[0]) == along and line.get_transform() == across
-
-
-@pytest.mark.parametrize("budgets", [(16, 64), (16,)], ids=["lines", "dots"])
-@pytest.mark.parametrize("scale, drawn", [(0.2, True), (0.02, False)])
-def test_a_lower_bound_is_named_only_where_it_lies_inside_the_axis(tmp_path, pages, budgets, scale, drawn):
-    rows, bounds = summarise(a_run(budgets, lengths=(512,)))
-    metric = "output_spectral"
-    least = min(row["metrics"][metric]["p10"] for row in rows if not row.get("reference"))
-    bounds = [row | {"metrics": {metric: {"median": scale * least}}} for row in bounds]
-    text = error_figure(rows, bounds, Drawing(), tmp_path)[-1].read_text(encoding="utf-8")
-    (figure,) = pages
-    (axis,) = figure.axes
-    low, _ = axis.get_ylim() if len(budgets) > 1 else axis.get_xlim()
-    assert ("Dotted" in text) == drawn and (0 < low < scale * least) == drawn, "or too near 0 on a linear axis"
-    names = [one.get_text() for legend in figure.legends for one in legend.get_texts()]
-    assert any("lower bound" in name for name in names) == drawn
 
 
 def test_a_point_with_bad_rows_is_on_no_frontier():

@@ -148,7 +148,7 @@ CASES = {  # of keys alone, by command
     ],
 }
 # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
-OF_ROWS = ("audit", "rounding-formats", "bench", "budget", "spectrum", "theory")
+OF_ROWS = ("audit", "rounding-formats", "bench", "budget", "error", "error-rows", "spectrum", "theory")
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -204,7 +204,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     "odd-figures": [
         f"report {run}/ODD --plot all {how} --format csv --columns n"
         for how, some in (
-            ("--style paper", ("error", "condition", "theory", "stability")),
+            ("--style paper", ("condition", "theory", "stability")),
             ("--style slide", ("inject", "inject-decode")),
         )
         for run in some
@@ -216,8 +216,8 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("bench", "peak_bytes.max,kv_read.mean"),
             ("budget", "found.median,error.max"),
             ("condition", "cond,change"),
-            ("error", "median,status"),
-            ("error-rows", "mass,status"),
+            ("error", "output_spectral_relative.median,visited_fraction.mean"),
+            ("error-rows", "mass.mean,kl.mean"),
             ("inject", "drift,worst"),
             ("inject-decode", "KL,status"),
             ("spectrum", "rank_95.median,d_spectral.median"),

@@ -152,7 +152,8 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
 
 
 # of rows: where a number stands, beside the place of its cell
-DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order")
+DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order", "position")
+NOT_OF = {"error": ("delta",)}  # which are metrics of a command
 OF_PLACES = ("theorem", "format", "of", "spectrum", "head")  # fields of cells that say where their numbers stand
 OF_CELLS = (  # numbers on the lines that end cells
     *("trials", "flops", "leading_flops", "needed", "least", "most"),
@@ -166,10 +167,11 @@ def _of_rows(place, cell):
     for name in OF_CELLS:
         if name in cell:
             yield place, name, cell[name]
+    dimensions = [name for name in DIMENSIONS if name not in NOT_OF.get(cell["command"], ())]
     for row in cell["rows"]:
-        at = place | {name: row[name] for name in ("head", *DIMENSIONS) if name in row}
+        at = place | {name: row[name] for name in ("head", *dimensions) if name in row}
         for name, value in row.items():
-            if name not in (*WORDS, *DIMENSIONS):
+            if name not in (*WORDS, *dimensions):
                 yield at, f"details.{row['detail']}" if "detail" in row else name, value
 
 
@@ -192,16 +194,6 @@ def _of_heads(place, heads, lists):
     for name, values in lists.items():
         for head, value in zip(heads, values, strict=True):
             yield place | {"head": head}, name, value
-
-
-def _of_error(place, record):
-    lists = {**record["metrics"], **{name: record[name] for name in ("matrix_kind", "matrix_open") if record.get(name)}}
-    yield from _of_heads(place, record["heads"], lists)
-    profile = dict(record.get("profile") or {})
-    keys = profile.pop("keys", ())
-    for index, sees in enumerate(keys):
-        means = {name: [of_head[index] for of_head in lists] for name, lists in profile.items()}
-        yield from _of_heads(place | {"keys": sees}, record["heads"], means)
 
 
 def _of_map(place, record, file):
@@ -270,7 +262,6 @@ def _of_stability(place, record):
 
 
 OF_COMMAND = {
-    "error": _of_error,
     "condition": _of_condition,
     "inject": _of_inject,
     "stability": _of_stability,
@@ -289,7 +280,7 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
     if answer["rows"] and "table" in answer["rows"][0]:
         yield from _of_tables(answer["rows"])
         return
-    summary = answer["rows"] if command in ("error", "inject", "stability") else ()
+    summary = answer["rows"] if command in ("inject", "stability") else ()
     for row in (*summary, *(answer.get("summary") or ())):
         place = _summary_place(row) | {"of": "statistics"} | {name: row.get(name) for name in OF_SUMMARY}
         place |= {name: _text(value) for name, value in (row.get("at") or {}).items()}
@@ -303,9 +294,11 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
 def _of_tables(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The statistics of the lines of tables whose cells are rows."""
     for line in lines:
-        place = _summary_place({**line, "options": (line["name"] or "").partition(":")[2]}) | {"of": "statistics"}
+        options = (line["name"] or "").removeprefix(line["method"] or "").removeprefix(":")
+        place = _summary_place({**line, "options": options}) | {"of": "statistics"}
         names = ("head", *OF_PLACES, *DIMENSIONS)
         place |= {name: _text(line[name]) for name in names if line.get(name) is not None}
+        yield place, "median_over_vmean", line.get("median_over_vmean")
         for name, value in line.items():
             metric, _, statistic = name.partition(".")
             if statistic in STATISTICS and STATISTICS_OF.fullmatch(metric) and line[f"{metric}.count"]:

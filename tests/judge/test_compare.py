@@ -918,7 +918,7 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
     def mean(name):
         return statistics.fmean(
             next(
-                record["metrics"][METRIC]
+                [row[METRIC] for row in record["rows"]]
                 for record in read_records(tmp_path / name)
                 if record["method"] == "skyformer" and record["d"] == 16
             )

@@ -8,17 +8,12 @@ import random
 
 import pytest
 import torch
+from error_rows import judged as lines_of
+from error_rows import shown_of
 from inputs import make
 from safetensors.torch import save_file
 
-from attnprobe.experiments.error.cost import cost_figure
-from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.papers import paper_figure
-from attnprobe.experiments.error.view import errors_view, summarise
-from attnprobe.figures import files
-from attnprobe.figures.drawing import Drawing
 from attnprobe.records.shapes import by_name
-from attnprobe.tables.console import Header
 from attnprobe.tables.long import DOUBTFUL, FRAGILE, STATISTICS, described
 
 ALL = list(STATISTICS[:-1])
@@ -126,37 +121,37 @@ def records_of(rounded=(0.0, 7.0), method="skyformer", **metrics):
     ]
 
 
-def test_rows_say_which_of_their_statistics_are_fragile():
-    (fragile, sound, vmean), _ = summarise(records_of())
-    largest = dict.fromkeys(("mean", "median", "p10", "p90", "max"), math.inf)
-    for name, sound_head in (("output_spectral", 1.0), ("output_spectral_relative", 0.5)):
-        ends = fragile["fragile"][name]
-        assert ends.pop(DOUBTFUL) == 1 and {stat: high for stat, (_, high) in ends.items()} == largest
-        assert [low for low, _ in ends.values()] == [x * sound_head for x in (0.5, 0.5, 0.1, 0.9, 1.0)]
-    assert len(fragile["fragile"]) == 2
-    assert sound["fragile"] == vmean["fragile"] == {}
+def test_lines_say_which_of_their_statistics_are_fragile():
+    fragile, sound, vmean = lines_of(records_of())
+    for name in ("output_spectral", "output_spectral_relative"):
+        flagged = {
+            stat for stat in ("mean", "se", "median", "p10", "p90", "min", "max", "sum") if flag(fragile, name, stat)
+        }
+        assert flagged == {"mean", "median", "p10", "p90", "max", "sum"}
+    assert not any(
+        value is True for line in (sound, vmean) for name, value in line.items() if name.endswith(".fragile")
+    )
 
 
-@pytest.mark.parametrize("format_", ["table", "md", "latex"])
-def test_tables_mark_what_is_fragile_and_say_why_in_a_line(format_):
-    sign = r"$\approx$" if format_ == "latex" else "≈"
-    text = errors_view(*summarise(records_of()), Header()).text(format_, 300)
-    (fragile,) = [line for line in text.splitlines() if "skyformer" in line and "44.5" in line and sign in line]
-    numbers = ("45.50", "22.5", "4.9", "40", "22.5", "44.5")  # ‖E‖₂, median, p10, p90, mean, max
-    assert all(f"{sign}{number}" in fragile for number in numbers) and fragile.count(sign) == len(numbers)
-    assert "V-Mean" in text
-    (note,) = [line for line in text.splitlines() if "rounding decides the sum" in line]
-    assert ("skyformer $d=8$:" if format_ == "latex" else "skyformer d=8:") in note and "guard=sampled" in note
-    sound = errors_view(*summarise(records_of(rounded=(0.0, 0.0))), Header()).text(format_, 300)
-    assert sign not in sound and "rounding decides" not in sound
+def flag(line, metric, statistic):
+    return line.get(f"{metric}.{statistic}.fragile")
 
 
-def test_data_formats_hold_the_names_and_the_plain_numbers():
-    rows = summarise(records_of())
-    (row, *_) = json.loads(errors_view(*rows, Header()).text("json"))["rows"]
-    assert row["fragile"]["output_spectral"]["max"] == [1.0, "inf"] and row["fragile"]["output_spectral"][DOUBTFUL] == 1
-    (line, *_) = csv.DictReader(io.StringIO(errors_view(*rows, Header()).text("csv")))
-    assert json.loads(line["fragile"]) == row["fragile"] and line["output_spectral.mean"] == "45.5"
+def test_tables_mark_what_is_fragile():
+    [grid] = shown_of(records_of()).tables
+    fragile = next(line for line in grid.cells if (line[0].value, line[1].value) == ("skyformer", 8))
+    signs = {column.title: cell.flag and cell.flag.sign for column, cell in zip(grid.columns, fragile, strict=True)}
+    assert {name for name, sign in signs.items() if sign == "≈"} == {"median [p10 – p90]", "mean", "max"}
+    [sound] = shown_of(records_of(rounded=(0.0, 0.0))).tables
+    assert not any(cell.flag for line in sound.cells for cell in line)
+
+
+def test_data_formats_hold_the_flags_and_the_plain_numbers():
+    shown = shown_of(records_of())
+    row = json.loads(shown.text("json"))["rows"][0]
+    assert flag(row, "output_spectral", "max") and row["output_spectral.mean"] == 45.5
+    line = next(csv.DictReader(io.StringIO(shown.text("csv"))))
+    assert flag(line, "output_spectral", "max") == "True" and line["output_spectral.mean"] == "45.5"
 
 
 @pytest.mark.parametrize("metric, least, most", [("output_spectral", 0.0, math.inf), ("output_cosine_min", -1.0, 1.0)])
@@ -185,61 +180,6 @@ def test_no_value_of_a_doubtful_head_leaves_the_ends_and_the_extreme_ones_attain
         one = described_with(lambda _: draw.choice([least, largest, draw.uniform(least, min(most, 9.0))]))
         for name, (below, above) in ends.items():
             assert below <= one["metrics"][metric][name] <= above, name
-
-
-def sheet_of(monkeypatch, draw):
-    """The figure that a function would have written."""
-    drawn = []
-    monkeypatch.setattr(files, "saved", lambda sheet, *_: drawn.append(sheet) or [])
-    draw()
-    (sheet,) = drawn
-    return sheet
-
-
-def texts_of(sheet):
-    (legend,) = sheet.figure.legends
-    return [text.get_text() for text in legend.get_texts()], sheet.title, " ".join(sheet.caption)
-
-
-def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatch, tmp_path):
-    rows, bounds = summarise(records_of())
-    sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
-    (axis,) = sheet.figure.axes
-    ticks = [line for line in axis.lines if line.get_marker() == "_"]
-    assert [list(line.get_ydata()) for line in ticks] == [[90.0, 90.0]]
-    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
-    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in hollow] == [([8], [45.5])]
-    (line,) = [line for line in axis.lines if line.get_marker() == "o" and len(line.get_xdata()) == 2]
-    assert line.get_markevery() == [1]  # the other is filled
-    low, high = axis.get_ylim()
-    assert low < 1.0 and high > 90.0
-    entries, title, caption = texts_of(sheet)
-    assert entries == ["skyformer !", "V-Mean", "p10 – p90", "maximum", "hollow, !: bad rows (normaliser ≤ 0 or lost)"]
-    assert "median, p10 – p90, maximum" in title and "Points are hollow, and methods have !" in caption
-    rows, bounds = summarise(records_of(rounded=(0.0, 0.0)))
-    sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
-    entries, _, caption = texts_of(sheet)
-    assert entries == ["skyformer", "V-Mean", "p10 – p90", "maximum"] and "!" not in caption
-
-
-def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):
-    rows, bounds = summarise(records_of()[:1])
-    sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
-    (axis,) = sheet.figure.axes
-    assert [text.get_text() for text in axis.get_yticklabels()] == ["skyformer !"]
-    assert any(line.get_markerfacecolor() == "none" and line.get_xdata() == [45.5] for line in axis.lines)
-
-
-@pytest.mark.parametrize("draw, name, statistic", [(paper_figure, "papers", "mean"), (cost_figure, "cost", "median")])
-def test_other_figures_of_errors_name_their_statistic_and_mark_bad_rows(monkeypatch, tmp_path, draw, name, statistic):
-    costs = {"visited_fraction": [0.25, 0.25]}
-    rows, _ = summarise([{**one, "metrics": {**one["metrics"], **costs}} for one in records_of()])
-    sheet = sheet_of(monkeypatch, lambda: draw(rows, Drawing(), tmp_path, metric="output_spectral"))
-    entries, title, caption = texts_of(sheet)
-    for finish in sheet.finish:
-        finish()
-    names = entries + [text.get_text() for axis in sheet.figure.axes for text in axis.texts]
-    assert "skyformer !" in names and "have !" in caption and statistic in title
 
 
 def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate(run, tmp_path):

@@ -344,7 +344,7 @@ def test_the_default_table_of_errors_has_eight_columns(measured):
         "V-Mean (ref.)",
     ]  # no bound of 0
     median = measured.groupby("method")[ERROR].median()
-    assert column_of(grid, "over_vmean")[0].value == pytest.approx(median["skyformer"] / median["vmean"])
+    assert column_of(grid, "median_over_vmean")[0].value == pytest.approx(median["skyformer"] / median["vmean"])
     assert column_of(grid, "bad_rows.sum")[0].value == 72
     assert grid.where == "n = 4096, layers 0-1, 12 heads, 2 windows"
 

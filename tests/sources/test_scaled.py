@@ -13,7 +13,6 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.condition import ConditionRequest, measure_conditions
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest, measure_errors
-from attnprobe.experiments.error.view import summarise
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.judge.gates import check
@@ -133,8 +132,8 @@ def test_the_default_changes_no_key_and_old_runs_go_on(command, file, tmp_path):
 
 def test_factors_are_never_averaged_together(file, tmp_path):
     run = run_of("error", file, tmp_path / "run", scale_inputs=(4, 1, 0.5, 4))
-    rows, bounds = summarise(run.outcome.records)
-    mine = [row for row in rows if row["method"] == "nystromformer"]
+    [view] = views(open_run(run.path))
+    mine = [row for row in view.gate_lines if row["method"] == "nystromformer"]
     assert [row["scale_inputs"] for row in mine] == [0.5, 1, 4] and {row["windows"] for row in mine} == {1}
     assert [row["values"] for row in mine] == [2, 2, 2]
     assert len({row["source"] for row in mine}) == 3 and mine[1]["source"].endswith("scores x 1")
@@ -144,12 +143,12 @@ def test_factors_are_never_averaged_together(file, tmp_path):
     assert [grid.place["scale_inputs"] for grid in ranks] == [1.0, 4.0]
 
 
-def test_one_factor_alone_has_a_column(file, tmp_path, capsys):
+def test_one_factor_alone_is_named(file, tmp_path, capsys):
     words = ("error", "--qkv", file, "--device", "cpu", "--d", "4", "--method", "nystromformer", "--format", "md")
     assert command_line(*words, "--scale-inputs", "2", "--out", tmp_path / "two") == 0
-    assert "scores times" in capsys.readouterr().out.split("| method |")[1].splitlines()[0]
+    assert "scale_inputs 2" in capsys.readouterr().out
     assert command_line(*words, "--out", tmp_path / "one") == 0
-    assert "scores times" not in capsys.readouterr().out
+    assert "scale_inputs" not in capsys.readouterr().out
 
 
 def test_a_failure_under_a_large_factor_is_that_cells_alone(file, tmp_path, monkeypatch):

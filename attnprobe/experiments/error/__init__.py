@@ -66,11 +66,13 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 @dataclass(frozen=True, kw_only=True)
 class ErrorOutput(Output, Timed, Gates):
     plots: tuple[str, ...] = plots_option(
-        "Draw figures into the run's figures/: errors against d (--plot alone), errors against cost, maps of the exact "
-        "and the approximate matrices, row metrics over position (with --rows), or errors over layers and heads; "
-        "repeatable and comma-separated.",
+        "Draw figures into the run's figures/: errors against d (--plot alone), a ranking of methods, errors against "
+        "entries visited or keys read, maps of the exact and the approximate matrices, row metrics over position (with "
+        "--rows), or errors of heads; repeatable and comma-separated.",
         "errors",
+        "ranking",
         "cost",
+        "read",
         "maps",
         "positions",
         "heads",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import Unsupported
+from ...frame.rows import head_rows
 from ...linalg.norms import tail_singular_values
 from ...methods import approximate, working_dtype
 from ...metrics import (
@@ -48,6 +50,8 @@ from .maps import keep_maps
 from .record import SHAPE
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
+JUDGED = ("output_spectral", "output_frobenius", "matrix_spectral")  # a cell diverges where one is not finite
+Columns = dict[str, list[Any]]  # a value for each head, by name
 DIAGNOSTICS = (
     "bad_rows",
     "guarded_rows",
@@ -187,12 +191,15 @@ class _Bench:
     def measure(self, batch: Sequence[Cell], place: Place) -> list[Result]:
         """The results of the cells. ``matrix_`` errors are added for operators once all methods have run."""
         results: list[Result] = []
+        columns: list[Columns] = []
         operators: dict[int, Operator] = {}
         for number, cell in enumerate(batch):
             self.cells.show(self.cells.label(place, cell))
             result: Result = {}
-            operator = self._measured(cell, result)
+            of_heads: Columns = {}
+            operator = self._measured(cell, result, of_heads)
             results.append(result)
+            columns.append(of_heads)
             self.cells.show(self.cells.label(place, cell), {cell.key: self._share_of_method(cell)})
             if operator is not None and self.tol is not None:
                 operators[number] = operator
@@ -210,9 +217,13 @@ class _Bench:
                 if isinstance(errors, Attempt):
                     results[number] |= {"status": "failed", "reason": f"matrix errors: {errors.reason}"}
                 else:
-                    metrics = {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
-                    results[number]["metrics"] |= _numbers(metrics)
-                    results[number] |= {"matrix_tol": self.tol, "matrix_kind": errors.kind, "matrix_open": errors.open}
+                    measured = {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
+                    columns[number] |= _listed(measured) | {"matrix_kind": errors.kind, "matrix_open": errors.open}
+                    results[number]["matrix_tol"] = self.tol
+        for result, of_heads in zip(results, columns, strict=True):
+            if "status" not in result and (why := _not_finite(of_heads)) is not None:
+                result |= {"status": "diverged", "reason": why}
+            result["rows"] = [*(head_rows(self.qkv.heads, of_heads) if of_heads else ()), *result.get("rows", ())]
         return results
 
     def _share_of_method(self, cell: Cell) -> float:
@@ -238,13 +249,13 @@ class _Bench:
             return [tried]
         return [errors for operator in operators for errors in self._matrix_errors([operator], show)]
 
-    def _measured(self, cell: Cell, result: Result) -> Operator | None:
+    def _measured(self, cell: Cell, result: Result, columns: Columns) -> Operator | None:
         """Measure a cell except for its matrix errors. Return its operator, which they need."""
         if not self.finite:
             result |= {"status": "failed", "reason": NOT_FINITE}
             return None
         if cell.request.name == LOWER_BOUND and cell.d is not None:
-            result["metrics"] = _numbers(lower_bound(self.exact_output, cell.d, self.values))
+            columns |= _listed(lower_bound(self.exact_output, cell.d, self.values))
             return None
         with self.timings("methods"), self.cells.attempt(cell.key) as tried:
             if (why := refused(cell.request, self.target, self.qkv.n_k, cell.d)) is not None:
@@ -258,7 +269,7 @@ class _Bench:
             result["seconds"] = perf_counter() - begin
         if tried.ok:
             with attempt() as tried:  # an output of another shape, or no tensor at all
-                self._judge(cell.request, approx, result)
+                self._judge(cell.request, approx, result, columns)
         if not tried.ok:
             result |= tried.state
             return None
@@ -266,7 +277,7 @@ class _Bench:
             result["matrix_skipped"] = approx.no_operator
         return approx.operator
 
-    def _judge(self, request: MethodRequest, approx: Approximation, result: Result) -> None:
+    def _judge(self, request: MethodRequest, approx: Approximation, result: Result, columns: Columns) -> None:
         assert self.reference is not None  # outputs are compared only with a finite reference
         metrics = output_errors(self.reference, approx, self.qkv)
         for name in DIAGNOSTICS:
@@ -281,8 +292,8 @@ class _Bench:
         elif self.rows and self.target == "softmax":
             errors, further = self._rows(approx)
             metrics |= errors
-        result |= {"metrics": _numbers(metrics), "draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
-        result |= further
+        columns |= _listed(metrics)
+        result |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv), **further}
 
     def _rows(self, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The row metrics of each head over its rows, and their means by position."""
@@ -291,7 +302,11 @@ class _Bench:
         with self.timings("row metrics"):
             values = row_metrics(self.exact_rows, approx, self.qkv, needle=keys)
         positions, means = position_profile(values, self.qkv.query_positions)
-        return over_rows(values), {"profile": {"keys": positions, **means}}
+        rows = []
+        for at, position in enumerate(positions):
+            of_heads = {name: [of_head[at] for of_head in lists] for name, lists in means.items()}
+            rows += [{**row, "position": position} for row in head_rows(self.qkv.heads, of_heads, "position")]
+        return over_rows(values), {"rows": rows}
 
     def _kernel(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The kernel metrics, and the dtype and tolerance that they belong to."""
@@ -304,5 +319,14 @@ class _Bench:
         return errors, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
 
 
-def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:
+def _listed(metrics: Mapping[str, Tensor]) -> Columns:
     return {name: tensor.detach().double().cpu().tolist() for name, tensor in metrics.items()}
+
+
+def _not_finite(columns: Columns) -> str | None:
+    """Why a cell has diverged: an error of an output or matrix that is not finite in some heads."""
+    for name in JUDGED:
+        values = columns.get(name, ())
+        if broken := sum(not math.isfinite(value) for value in values):
+            return f"{name} is not finite in {broken} of {len(values)} heads"
+    return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ...frame.rows import YARDSTICKS
 from ..figure import Figure, Guide
-from ..table import BUDGET, KEY, METHOD, Column, Table, ratio_to
-from .inputs import INPUTS, repeated
+from ..table import BUDGET, KEY, METHOD, SOUND, Column, Table, ratio_to
+from .inputs import repeated
 
 ERROR = "output_spectral_relative"
 PLACE = ("source", "scale_inputs", "n", "target")
 MEASURED = "(family.isna() or family != 'kernel')"  # kernels of exact attention have a table of their own
+RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
 
 HEADS = Table(
     "error",
@@ -16,9 +18,12 @@ HEADS = Table(
     rows=f"{MEASURED} and not (method == 'lower-bound' and output_spectral == 0)",
     each=PLACE,
     by=("name", "d"),
+    within=("layer",),
     metric=ERROR,
     main=f"{ERROR}.mean",
+    of_best="mean error",
     rivals=("d",),
+    competes=RIVALS,
     notes=repeated,
     columns=(
         METHOD,
@@ -29,7 +34,7 @@ HEADS = Table(
         Column(
             "median /\nV-Mean's",
             ratio_to(f"{ERROR}.median", "method == 'vmean' and target == 'softmax'"),
-            name="over_vmean",
+            name="median_over_vmean",
             meaning="the median over that of V-Mean, which costs nothing: from 1 on a method is of no use",
             priority=6,
         ),
@@ -56,8 +61,10 @@ ROWS = Table(
     rows=f"{MEASURED} and tv == tv",
     each=PLACE,
     by=("name", "d"),
+    within=("layer",),
     main="row_error_p50.mean",
     rivals=("d",),
+    competes=RIVALS,
     columns=(
         METHOD,
         BUDGET,
@@ -84,6 +91,8 @@ KERNELS = Table(
     rows="family == 'kernel'",
     each=PLACE,
     by=("name", "kernel_dtype", "row_tolerance"),
+    within=("layer",),
+    beside="error",
     columns=(
         Column("kernel", "name", priority=KEY, meaning="the kernel of exact attention"),
         Column("in", "kernel_dtype", priority=KEY, meaning="the dtype that the kernel works in"),
@@ -101,7 +110,8 @@ KERNELS = Table(
         Column("× plain torch\nFrobenius", "ratio_to_framework_frobenius.median"),
     ),
 )
-TABLES = (HEADS, ROWS, KERNELS, INPUTS)
+TITLE = "Errors of attention approximations"
+TABLES = (HEADS, ROWS, KERNELS)
 FIGURES = (
     Figure(
         "errors",
@@ -141,6 +151,7 @@ FIGURES = (
         log=(ERROR,),
         rows="requested or method == 'vmean'",
         best_first=True,
+        nothing="no requested method has an error to draw; the notes below the table say why",
         caption="Relative error of the output of each head: mean over windows and repeats.",
     ),
     Figure(
@@ -177,6 +188,7 @@ FIGURES = (
         "Errors of rows over position",
         x="position",
         y=("row_error", "tv", "mass"),
+        nothing="no requested method has row metrics; measure them with --rows",
         marks=("line", "point"),
         kind="position",
         rows="requested",
@@ -194,10 +206,11 @@ FIGURES = (
         marks=("cell",),
         kind="map",
         columns=("name", "d"),
-        lines=("layer", "head"),
+        lines=("source", "n", "layer", "head"),
         log=("weight",),
         spaced=("row", "column"),
         square=True,
+        nothing="no requested method has a matrix to draw",
         caption="Means of blocks of the matrix: queries run downward, keys to the right.",
     ),
     Figure(
@@ -206,11 +219,13 @@ FIGURES = (
         x="d",
         y="output_spectral",
         marks=("bar low95 high95", "line", "point"),
-        columns=("weights", "layer"),
+        columns=("layer",),
         log=("d", "output_spectral"),
         rows="requested",
         yardsticks="method == 'vmean'",
         center="mean",
+        overlaid=True,
+        nothing="no values of papers to draw; add them with --reference FILE.csv",
         caption="Error of the output against d, means with 95 % intervals, beside the values of a paper.",
     ),
 )

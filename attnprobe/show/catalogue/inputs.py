@@ -14,7 +14,7 @@ INPUTS = Table(
     "inputs",
     "Q, K and V before any method, medians of heads",
     kind="inputs",
-    each=("source", "scale_inputs", "n"),
+    each=("source", "n"),
     by=("layer",),
     columns=(
         LAYER,
@@ -33,6 +33,9 @@ INPUTS = Table(
         *(Column(f"max / median\n‖{x}‖", f"{x}_norm_ratio.median") for x in "qkv"),
     ),
 )
+
+TITLE = "Statistics of Q, K and V"
+TABLES = (INPUTS,)
 
 
 def repeated(rows: DataFrame) -> list[str]:

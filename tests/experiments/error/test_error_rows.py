@@ -8,16 +8,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from error_rows import in_lists, records_in
 from paths import SHARED
 from safetensors.torch import save_file
 from sources_helpers import bert_config, save, seeded
 
 from attnprobe import QKV, approximate, exact, load_qkv, row_metrics
 from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.view import summarise
 from attnprobe.frame.metric import METRICS
 from attnprobe.methods import METHODS
 from attnprobe.metrics import OVER_ROWS, PROFILED, over_rows, position_profile
+from attnprobe.records.append import RecordWriter
+from attnprobe.report import open_run
 from attnprobe.sources import packaged_weights
 
 N = 48
@@ -39,8 +41,7 @@ def measured(run, qkv, tmp_path):
     def measure(*arguments):
         options = ("--method", "window,topk,performer", "--d", 8, "--no-matrix", "--format", "json", "--out", "r")
         code, out, err = run("error", "--qkv", qkv[0], "--rows", *options, *arguments)
-        lines = (tmp_path / "r" / "records.jsonl").read_text().splitlines()
-        return code, json.loads(out), {record["method"]: record for record in map(json.loads, lines)}, err
+        return code, json.loads(out), {record["method"]: record for record in records_in(tmp_path / "r")}, err
 
     return measure
 
@@ -65,10 +66,9 @@ def test_records_hold_the_metrics_of_each_head_over_its_rows(measured, qkv, tmp_
                 assert (one is None and math.isnan(value)) or one == pytest.approx(value, rel=1e-9), (name, metric)
         keys, profile = position_profile(actual, torch.arange(N))
         assert records[name]["profile"]["keys"] == keys == [1, 2, 4, 8, 16, 32]
+        assert records[name]["profile"]["mass"] == profile["mass"]
         rows = {row["method"]: row for row in answer["rows"]}
-        mean = [sum(part) / 2 for part in zip(*profile["mass"], strict=True)]
-        assert rows[name]["profile"]["mass"] == pytest.approx(mean, rel=1e-9)
-        assert rows[name]["metrics"]["tv"]["mean"] == pytest.approx(float(actual["tv"].mean()), rel=1e-9)
+        assert rows[name]["tv.mean"] == pytest.approx(float(actual["tv"].mean()), rel=1e-9)
 
 
 def test_a_run_with_row_metrics_does_not_take_cells_without_them(run, qkv, tmp_path, monkeypatch):
@@ -76,7 +76,7 @@ def test_a_run_with_row_metrics_does_not_take_cells_without_them(run, qkv, tmp_p
     same = ("--qkv", qkv[0], "--method", "window", "--d", 8, "--no-matrix", "--out", "r")
     run("error", *same)
     code, _, _ = run("error", *same, "--rows")
-    records = [json.loads(line) for line in (tmp_path / "r" / "records.jsonl").read_text().splitlines()]
+    records = records_in(tmp_path / "r")
     assert code == 0 and [("profile" in one) for one in records if one["method"] == "window"] == [False, True]
 
 
@@ -84,11 +84,9 @@ def test_the_table_of_rows_and_the_figure_stand_beside_those_of_errors(run, qkv,
     monkeypatch.chdir(tmp_path)
     options = ("--method", "window,topk", "--d", 8, "--no-matrix", "--rows", "--plot", "positions", "--out", "r")
     code, out, _ = run("error", "--qkv", qkv[0], *options)
-    table = out[out.index("rows · layer 0") :]
+    table = out[out.index("Rows of attention") :]
     assert code == 0 and all(word in table for word in ("mass", "row error", "window", "topk"))
     assert (tmp_path / "r" / "figures" / "positions.svg").exists()
-    caption = (tmp_path / "r" / "figures" / "positions.txt").read_text()
-    assert "2^a to 2^(a+1)" in caption
 
 
 def test_a_divergence_of_some_heads_shows_of_how_many(run, qkv, tmp_path, monkeypatch):
@@ -105,12 +103,10 @@ def test_a_divergence_of_some_heads_shows_of_how_many(run, qkv, tmp_path, monkey
     """
     (tmp_path / "mine.py").write_text(textwrap.dedent(signed))
     save_file(dict(zip("qkv", qkv[1], strict=True)), tmp_path / "all.safetensors")  # not causal
-    options = ("--method", "mine.py:signed,topk", "--d", 8, "--no-matrix", "--rows", "--out", "r", "--columns", "KL")
+    options = ("--method", "mine.py:signed,topk", "--d", 8, "--no-matrix", "--rows", "--out", "r", "--format", "json")
     code, out, _ = run("error", "--qkv", "all.safetensors", *options)
-    table = out[out.index("rows · layer 0") :].splitlines()
-    [of_signed] = [line for line in table if "signed" in line]
-    [of_topk] = [line for line in table if "topk" in line]
-    assert code == 0 and "(1 of 2)" in of_signed and " of " not in of_topk
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert code == 0 and (rows["mine.py:signed"]["kl.count"], rows["topk"]["kl.count"]) == (1, 2)
 
 
 def test_no_figure_over_positions_without_row_metrics(run, qkv, tmp_path, monkeypatch):
@@ -146,7 +142,7 @@ def test_the_rows_of_some_queries_are_those_of_all(run, qkv, tmp_path, monkeypat
     options = ("--method", "window,topk", "--d", 8, "--no-matrix", "--rows", "--queries", queries, "--out", "r")
     code, out, _ = run("error", "--qkv", qkv[0], *options)
     assert code == 0 and f"queries {queries}" in " ".join(out.split())
-    records = [json.loads(line) for line in (tmp_path / "r" / "records.jsonl").read_text().splitlines()]
+    records = records_in(tmp_path / "r")
     window = next(record for record in records if record["method"] == "window")
     inputs = QKV(*qkv[1], causal=True)
     actual = row_metrics(exact(inputs), approximate("window", inputs, 8), inputs)
@@ -158,8 +154,8 @@ def test_a_budget_is_one_of_keys_where_queries_are_few(run, qkv, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     options = ("--method", "topk", "--d", 20, "--no-matrix", "--rows", "--queries", "last:3", "--format", "json")
     code, out, _ = run("error", "--qkv", qkv[0], *options, "--out", "r")
-    [row] = [row for row in json.loads(out)["rows"] if row["method"] == "topk"]
-    assert code == 0 and row["status"] == "ok" and row["metrics"]["keys"]["mean"] == 20
+    [row] = [row for row in json.loads(out)["rows"] if (row["table"], row["method"]) == ("rows", "topk")]
+    assert code == 0 and row["status"] == "ok" and row["keys.mean"] == 20
 
 
 def test_queries_that_are_none_are_refused(run, qkv, tmp_path, monkeypatch):
@@ -183,7 +179,7 @@ def test_what_a_selection_reads_and_scores_is_in_records_rows_and_columns(run, s
     path, inputs = shared
     options = ("--method", "quest:page=4,topk,window", "--d", 8, "--no-matrix", "--out", "r")
     code, out, _ = run("error", "--qkv", path, *options, "--format", "json")
-    rows = {row["method"]: row["metrics"] for row in json.loads(out)["rows"]}
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
     names = ("realised_d", "realised_d_p10", "realised_d_p90", "scored", "kv_read")
     keys = approximate("quest", inputs, 8, page=4).matrix().dense() != 0
     of_row = keys.sum(-1).double()
@@ -191,12 +187,12 @@ def test_what_a_selection_reads_and_scores_is_in_records_rows_and_columns(run, s
     pages = 2 * (torch.arange(N) // 4 + 1).double().mean()
     expected = (of_row.mean(), of_row.quantile(0.1, 1).mean(), of_row.quantile(0.9, 1).mean(), pages, union)
     for name, value in zip(names, expected, strict=True):
-        assert rows["quest"][name]["mean"] == pytest.approx(float(value)), name
-    assert rows["quest"]["kv_read"]["mean"] > rows["quest"]["realised_d"]["mean"]  # sets of heads differ
-    assert rows["window"]["kv_read"]["mean"] == rows["window"]["realised_d"]["mean"]  # and windows do not
-    assert rows["topk"]["scored"]["mean"] == (N + 1) / 2 and rows["window"]["scored"]["mean"] == 0
-    assert "kv_read" not in rows["vmean"]
-    _, table, _ = run("error", "--qkv", path, *options, "--columns", "used,scored,keys read")
+        assert rows["quest"][f"{name}.mean"] == pytest.approx(float(value)), name
+    assert rows["quest"]["kv_read.mean"] > rows["quest"]["realised_d.mean"]  # sets of heads differ
+    assert rows["window"]["kv_read.mean"] == rows["window"]["realised_d.mean"]  # and windows do not
+    assert rows["topk"]["scored.mean"] == (N + 1) / 2 and rows["window"]["scored.mean"] == 0
+    assert rows["vmean"]["kv_read.count"] == 0
+    _, table, _ = run("error", "--qkv", path, *options, "--columns", "name,scored.mean,kv_read.mean")
     line = next(line for line in table.splitlines() if line.startswith("quest"))
     assert [float(cell) for cell in line.split()[-2:]] == pytest.approx([float(pages), float(union)], rel=0.01)
 
@@ -224,8 +220,10 @@ def levels(tmp_path_factory):
         request = ErrorRequest(
             **spec, methods=("nystromformer,skyformer",), n=n, d=d, windows=4, out=str(folder / f"{n}")
         )
-        rows, _ = summarise(measure_errors(request).outcome.records)
-        actual |= {(row["method"], row["n"], row["d"]): row["over_vmean"]["output_spectral"] for row in rows}
+        frame = open_run(measure_errors(request).path).frame()
+        vmean = frame.query("method == 'vmean'")["output_spectral"].mean()  # over the same windows and heads
+        means = frame.groupby(["method", "n", "d"])["output_spectral"].mean()
+        actual |= {place: mean / vmean for place, mean in means.items()}
     return actual
 
 
@@ -250,7 +248,7 @@ def test_bad_rows_of_pretrained_heads_are_counted_in_every_layer(tmp_path):
     given = {"model": "minilm", "text": "embedded", "device": "cpu", "n": (512,), "d": (128,), "layer": tuple(range(6))}
     methods = ("nystromformer,skyformer",)
     request = ErrorRequest(**given, methods=methods, matrix=False, input_statistics=False, out=str(tmp_path / "r"))
-    records = measure_errors(request).outcome.records
+    records = list(map(in_lists, measure_errors(request).outcome.records))
     measured = [record for record in records if record["requested"]]
     assert {(r["method"], r["layer"]) for r in measured} == {
         (method, layer) for method in ("nystromformer", "skyformer") for layer in range(6)
@@ -268,7 +266,7 @@ def test_rows_of_a_needle_have_the_mass_of_its_keys(tmp_path):
     request = ErrorRequest(
         **asked, n=(128,), methods=("topk",), d=(8,), rows=True, matrix=False, out=str(tmp_path / "r")
     )
-    records = {record["method"]: record for record in measure_errors(request).outcome.records}
+    records = {record["method"]: record for record in map(in_lists, measure_errors(request).outcome.records)}
     inputs = load_qkv(**asked, n=128)
     keys = torch.tensor(inputs.label["needle"])
     for name, d in (("topk", 8), ("vmean", None)):
@@ -291,7 +289,10 @@ def test_a_cell_that_ran_out_of_time_does_not_run_again_beside_others(qkv, tmp_p
     first = {record["method"]: record for record in measure_errors(ErrorRequest(**asked)).outcome.records}
     for reason, runs in (("timeout: took longer", 0), ("it broke", 1)):
         kept = [first["lower-bound"], first["vmean"], {**first["window"], "status": "failed", "reason": reason}]
-        (tmp_path / "r" / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+        (tmp_path / "r" / "records.jsonl").unlink()
+        with RecordWriter(tmp_path / "r" / "records.jsonl") as writer:
+            for cell in kept:
+                writer.append(cell)
         calls, entry = [], METHODS["window"]
 
         @functools.wraps(entry.function)
@@ -303,4 +304,4 @@ def test_a_cell_that_ran_out_of_time_does_not_run_again_beside_others(qkv, tmp_p
             patched.setitem(METHODS, "window", replace(entry, function=counted))
             records = {record["method"]: record for record in measure_errors(ErrorRequest(**asked)).outcome.records}
         assert len(calls) == runs and records["window"]["reason"] == reason
-        assert records["topk"]["metrics"] == first["topk"]["metrics"]
+        assert records["topk"]["rows"] == first["topk"]["rows"]

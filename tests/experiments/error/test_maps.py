@@ -1,20 +1,12 @@
 """Maps of attention: block means against dense averages, what a run keeps of them, and what is drawn."""
 
-import functools
 import json
-import math
-import os
-from dataclasses import replace
-from itertools import pairwise
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
 from every_setting import DEFAULTS, run
 from inputs import DTYPES, eps, factor_of, magnitude, make
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgba
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
 from showing import EACH, files_of
@@ -23,16 +15,14 @@ from thinned import others_slow
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error import maps_figure as figure_file
-from attnprobe.experiments.error.maps_figure import map_figures
-from attnprobe.figures.drawing import Drawing
-from attnprobe.figures.kit import EMPTY
-from attnprobe.methods import METHODS, approximate
+from attnprobe.methods import approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
 from attnprobe.qkv import QKV
-from attnprobe.records.file import exact_map_path, map_path, mapped, missing_maps, missing_maps_path
+from attnprobe.records.file import exact_map_path, map_path, mapped
+from attnprobe.records.read import read_records
 from attnprobe.reference import TARGETS, exact
+from attnprobe.report import open_run
 from attnprobe.sources import load_qkv
 from attnprobe.sources.files import FileSource
 
@@ -216,17 +206,6 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
     measured(source, tmp_path, "a", **request)
 
 
-def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
-    """A record that was the second repeat of one run is the first of another, whose figure shows it."""
-    measured(source, tmp_path, repeats=2)
-    session = measured(source, tmp_path, seed=1)
-    (record,) = mapped(session.outcome.records)
-    assert (record["seed"], record["repeat"]) == (1, 1)
-    expected = attention_maps(approximate("skyformer", load_qkv(qkv=source["qkv"], n=70), 8, seed=1).operator)
-    assert np.array_equal(np.load(map_path(session.path, record["key"])), expected.float().numpy())
-    assert len(map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")) == EACH
-
-
 def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
     paths = set()
     for change in ({}, {"target": "gaussian"}, {"head": (1,)}, {"layer": (2,)}, {"n": (69,)}):
@@ -252,28 +231,6 @@ def test_a_shard_keeps_no_maps(source, tmp_path):
     assert session.outcome.records and not (session.path / "maps").exists()
 
 
-def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, monkeypatch):
-    entry = METHODS["performer"]
-    bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
-    monkeypatch.setitem(METHODS, "performer", replace(entry, function=bare))
-    session = measured(source, tmp_path, methods=("performer,skyformer",))
-    keys = {record["method"]: record["key"] for record in session.outcome.records}
-    assert session.unmapped == {keys["performer"]: "gives an output and no matrix"}
-    assert len(map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f", session.unmapped)) == EACH
-    performer = missing_maps(session.path)
-    measured(source, tmp_path, methods=("linear",))
-    assert missing_maps(session.path) == performer == session.unmapped  # of a cell that this run does not draw
-    monkeypatch.setitem(METHODS, "performer", entry)
-    assert not measured(source, tmp_path, methods=("performer",)).unmapped and not missing_maps(session.path)
-    monkeypatch.setattr("attnprobe.experiments.error.maps.attention_maps", lambda *args: 1 / 0)
-    with pytest.raises(ZeroDivisionError):  # the exact matrix has no excuse
-        measured(source, tmp_path, "new")
-    monkeypatch.setattr("attnprobe.experiments.error.maps.exact", lambda *args: None)
-    monkeypatch.setattr("attnprobe.experiments.error.maps._bytes", lambda operator: b"" if operator is None else 1 / 0)
-    session = measured(source, tmp_path, "other")
-    assert list(session.unmapped.values()) == ["ZeroDivisionError: division by zero"]
-
-
 # --- what is drawn
 
 
@@ -294,50 +251,6 @@ def titles_of(figure):
     return [panel.get_title().replace("\xa0", " ") for panel in panels_of(figure)]
 
 
-def test_the_scale_is_that_of_the_exact_maps():
-    generator = np.random.default_rng(0)
-    values = 10 ** generator.uniform(-3, -1, (2, 8, 8))
-    values[0, 0, 0], values[0, 0, 1] = 0, np.nan
-    scale = figure_file._scale(values, "")
-    assert scale.high == np.nanmax(values) and scale.low == pytest.approx(np.nanquantile(values[values > 0], 0.01))
-    assert figure_file._scale(np.array([1.0, 1e-9, 1e-9]), "").low == pytest.approx(1e-4)
-    for flat in (np.ones(5), np.zeros(5), np.full(5, np.nan)):  # V-Mean of one head, and nothing at all
-        assert 0 < figure_file._scale(flat, "").low < figure_file._scale(flat, "").high
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
-    methods = ("skyformer:sampler=iid,nystromformer,vmean",)
-    session = measured(source, tmp_path, methods=methods, d=(8, 100), windows=2, repeats=3, seed=5)
-    paths = map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")
-    assert [path.name for path in paths] == files_of("maps-layer0-n70")
-    (figure,) = pages
-    panels = panels_of(figure)
-    assert [panel.get_ylabel() for panel in panels[::6]] == ["head 0", "head 1", "head 2"]
-    titles = titles_of(figure)
-    assert titles[6:] == [""] * 12, "a name stands once, above its column"
-    names = [title.split()[0] for title in titles[:6]]
-    assert names == ["exact", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
-    assert "d = 8" in titles[3] and "sampler=iid" in titles[1]
-    assert heading_of(figure) == "layer 0, n = 70"
-    caption = paths[-1].read_text(encoding="utf-8")
-    assert "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in caption
-    assert "nystromformer d = 100: skipped" in caption
-    assert [inside(panel) for panel in panels[4::6]] == [["skipped"]] * 3  # nystromformer at d = 100
-    assert panels[0].get_position().y0 > panels[6].get_position().y0 > panels[12].get_position().y0
-    exact_maps = np.load(exact_map_path(session.path, session.outcome.records[0])).astype(float)
-    drawn = [
-        np.load(map_path(session.path, one["key"])) for one in mapped(session.outcome.records) if one["status"] == "ok"
-    ]
-    scale = figure_file._scale(exact_maps, "")
-    for row in range(3):
-        pictures = [picture for panel in panels[6 * row : 6 * row + 6] for picture in panel.images]
-        assert all(picture.origin == "upper" and picture.get_extent() == [0, 64, 64, 0] for picture in pictures)
-        for picture, maps in zip(pictures, [exact_maps, *drawn], strict=True):
-            assert np.array_equal(picture.get_array(), figure_file._colours(scale, maps[row].astype(float)))
-    assert {panel.get_ylim() for panel in panels} == {(64, 0)}
-
-
 def kept(tmp_path, maps, exact_maps=None, **fields):
     """A run's folder that holds one cell with these maps, (h, b, b)."""
     place = {"window": 0, "layer": 0, "n": 8, "d": 4, "repeat": 0, "seed": 0, "heads": list(range(len(maps)))}
@@ -348,146 +261,6 @@ def kept(tmp_path, maps, exact_maps=None, **fields):
     np.save(map_path(tmp_path, record["key"]), maps.astype(np.float32))
     np.save(exact_map_path(tmp_path, record), (maps if exact_maps is None else exact_maps).astype(np.float32))
     return record
-
-
-@pytest.mark.filterwarnings("error")
-def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
-    values = np.array([[[0.1, 0.01], [-0.05, 0.0]], [[1e3, -1e3], [np.nan, np.inf]]])
-    exact_maps = np.array([[[0.1, 0.01], [0.02, 0.05]]] * 2)
-    record = kept(tmp_path, values, exact_maps, status="diverged", reason="no such luck")
-    paths = map_figures([record], tmp_path, Drawing(), tmp_path)
-    first, second = (np.asarray(axis.images[0].get_array()) for axis in panels_of(pages[0])[1::2])
-    blues, oranges = (matplotlib.colormaps[name] for name in ("YlGnBu", "Oranges"))
-    low = figure_file._scale(exact_maps, "").low
-    negative = oranges(math.log(0.05 / low) / math.log(0.1 / low))
-    assert first.reshape(4, 4) == pytest.approx(np.array([blues(1.0), blues(0), negative, to_rgba("white")]), abs=0.02)
-    black, grey = to_rgba("black"), to_rgba(EMPTY)
-    (legend,) = pages[0].legends
-    names = {text.get_text(): one for text, one in zip(legend.get_texts(), legend.get_lines(), strict=True)}
-    assert list(names) == ["negative", "below the scale, or 0", "above the scale", "not finite"]
-    faces = [to_rgba(one.get_markerfacecolor()) for one in names.values()]
-    assert faces[1:] == [to_rgba("white"), black, grey] and faces[0] == pytest.approx(oranges(0.6))
-    assert second.reshape(4, 4) == pytest.approx(np.array([black, black, grey, grey]))
-    caption = paths[-1].read_text(encoding="utf-8")
-    for words in ("Orange: negative", "White: smaller", "Black: larger", "Grey: not finite"):
-        assert words in caption
-    assert "skyformer d = 4: diverged, no such luck." in caption
-    assert titles_of(pages[0]) == ["exact B", "skyformer (used 3.5)", "", ""]
-    assert heading_of(pages[0]) == "layer 0, n = 8, d = 4"
-
-
-def test_a_legend_of_maps_has_their_colours_on_dark_paper_and_only_those_that_are_there(tmp_path, pages):
-    record = kept(tmp_path, np.array([[[0.1, 0.01], [0.0, 0.05]]]), np.array([[[0.1, 0.01], [0.02, 0.05]]]))
-    map_figures([record], tmp_path, Drawing("dark_background"), tmp_path)
-    (legend,) = pages[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == ["below the scale, or 0"]
-    assert [to_rgba(one.get_markerfacecolor()) for one in legend.get_lines()] == [to_rgba("white")]
-
-
-def test_what_a_column_and_the_caption_say_of_budgets_blocks_and_reasons(tmp_path, pages):
-    maps = np.full((2, 4, 3), 0.25)
-    records = [
-        kept(tmp_path, maps, metrics={"realised_d": [3.5, None]}),
-        kept(tmp_path, maps, key="none", method="linear", d=None),
-        kept(tmp_path, maps, key="lost", method="lost", d=None, status="diverged"),
-    ]
-    paths = map_figures(records, tmp_path, Drawing(), tmp_path)
-    assert titles_of(pages[0])[:4] == ["exact B", "skyformer (used 3.5)", "linear", "lost"]
-    caption = paths[-1].read_text(encoding="utf-8")
-    assert "means of blocks of about 2 x 2.7 entries" in caption
-    assert "lost: diverged, for no known reason." in caption
-
-
-@pytest.mark.parametrize("style", ["paper", "slide"])
-def test_headings_of_neighbouring_maps_do_not_touch(style, tmp_path, pages):
-    names = ("skyformer", "nystromformer", "nystromformer-kmeans")
-    records = [
-        kept(tmp_path, np.full((8, 8, 8), 0.125), key=f"k{name}{d}", method=name, d=d) for name in names for d in (4, 8)
-    ]
-    map_figures(records, tmp_path, Drawing(style=style), tmp_path)
-    for page in pages:
-        FigureCanvasAgg(page).draw()
-        named = [axis.title for axis in panels_of(page) if axis.get_title()]
-        boxes = [title.get_window_extent() for title in named]
-        assert all(one.x1 < next_.x0 for one, next_ in pairwise(boxes))
-        sizes = {title.get_size() for title in named}
-        assert max(sizes) < page._suptitle.get_size()  # names of maps are small
-    titles = [title for page in pages for title in titles_of(page) if title]
-    assert sum(title != "exact B" for title in titles) % 6 == 0
-    assert any(title.replace("-\n", "-").startswith("nystromformer-kmeans") for title in titles)
-
-
-@pytest.mark.parametrize(("style", "across"), [("paper", 3), ("slide", 7)])
-def test_twelve_methods_on_one_head_are_one_page_of_a_columns_width(style, across, tmp_path, pages):
-    names = [name for name in METHODS if len(name) < 14][:12]
-    maps = np.full((1, 8, 8), 0.125)
-    records = [kept(tmp_path, maps, key=name, method=name, metrics={}) for name in names]
-    map_figures(records, tmp_path, Drawing(style), tmp_path)
-    (figure,) = pages
-    panels = panels_of(figure)
-    assert titles_of(figure) == ["exact B", *names], "names alone: a page says what they share once"
-    assert heading_of(figure).rstrip(")").endswith("head 0, layer 0, n = 8, d = 4")
-    assert figure.get_figwidth() == Drawing(style).sizes.narrow
-    assert {len(panel.get_xticks()) + len(panel.get_yticks()) for panel in panels} == {0}
-    assert len({panel.get_subplotspec().colspan.start for panel in panels}) == across
-    width = min(panel.get_position().width for panel in panels) * figure.get_figwidth()
-    assert width > 0.7
-
-
-def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
-    maps = np.full((8, 8, 8), 0.125)
-    records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 9)]
-    paths = map_figures(records, tmp_path, Drawing(), tmp_path)
-    titles = [[title for title in titles_of(page) if title] for page in pages]
-    assert len(paths) == EACH * len(pages) and all(one[0] == "exact B" for one in titles)
-    assert {name for page in titles for name in page[1:]} == {f"skyformer d = {d}" for d in range(1, 9)}
-    rows = {panel.get_ylabel() for page in pages for panel in panels_of(page)} - {""}
-    assert rows == {f"head {head}" for head in range(8)}
-    assert "every entry" in paths[-1].read_text(encoding="utf-8")
-
-
-def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
-    maps = np.full((2, 8, 8), 0.125)
-    record = kept(tmp_path, maps)
-    for other in ({"requested": False}, {"window": 1}, {"status": "failed"}, {"layer": 1}, {"key": "gone"}):
-        assert map_figures([{**record, **other}], tmp_path, Drawing(), tmp_path / "f") == []
-    assert not (tmp_path / "f").exists()
-    for content in (b"", b"not an array", maps[0].tobytes()):
-        map_path(tmp_path, "k").write_bytes(content)
-        with pytest.raises(UsageError, match=r"k\.npy: not a map; delete it"):
-            map_figures([record], tmp_path, Drawing(), tmp_path / "f")
-    for wrong in (maps[0], maps[:1], maps.astype(int), maps[:, :0]):
-        np.save(map_path(tmp_path, "k"), wrong)
-        with pytest.raises(UsageError, match="not a map; delete it"):
-            map_figures([record], tmp_path, Drawing(), tmp_path / "f")
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 10000000, 10000000), }\n"
-    map_path(tmp_path, "k").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(UsageError, match="not a map; delete it.*: Unable to allocate"):
-        map_figures([record], tmp_path, Drawing(), tmp_path / "f")
-
-
-@pytest.mark.parametrize("side", [10**9, 10**15, 10**30, -1])
-def test_a_map_whose_header_lies_is_refused_with_the_reason(side, tmp_path):
-    record = kept(tmp_path, np.full((2, 8, 8), 0.125))
-    with map_path(tmp_path, "k").open("wb") as file:
-        facts = {"descr": "<f4", "fortran_order": False, "shape": (2, side, side)}
-        np.lib.format.write_array_header_1_0(file, facts)
-    with pytest.raises(
-        UsageError, match=r"k\.npy: not a map; delete it, and the next run writes it again: \w+"
-    ) as caught:
-        map_figures([record], tmp_path, Drawing(), tmp_path / "f")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_pipe_in_the_place_of_a_map_is_refused_and_not_waited_for(tmp_path):
-    record = kept(tmp_path, np.full((2, 8, 8), 0.125))
-    path = map_path(tmp_path, "k")
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(UsageError, match="it is a named pipe, not a regular file"):
-        map_figures([record], tmp_path, Drawing(), tmp_path / "f")
-    os.mkfifo(missing_maps_path(tmp_path))
-    assert missing_maps(tmp_path) == {}
 
 
 # --- the command
@@ -511,8 +284,8 @@ def names(tmp_path):
     return {path.name for path in (tmp_path / "r/figures").glob("*")}
 
 
-ERRORS = {*files_of("error-output_spectral_relative")}
-MAPS = {*files_of("maps-layer0-n70")}
+ERRORS = {*files_of("errors")}
+MAPS = {*files_of("maps")}
 
 
 @pytest.mark.parametrize(
@@ -538,7 +311,7 @@ def test_plot_draws_what_it_names(command, tmp_path, args, expected):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, cost, maps")]
+    ("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, ranking, cost, read, maps")]
 )
 def test_an_unknown_plot_is_one_line_with_a_way_out(command, tmp_path, kind, says):
     code, out, err = command("--plot", kind)
@@ -555,8 +328,8 @@ def test_older_pictures_never_contradict_the_table(command, tmp_path):
     code, _, err = command("--method", "performer,vmean")  # another table in the folder: both kinds are drawn again
     assert code == 0 and names(tmp_path) == ERRORS | MAPS
     assert all((tmp_path / "r/figures" / name).read_bytes() != old for name, old in before.items())
-    command("--layer", "2")  # maps of another layer have files of their own
-    assert names(tmp_path) == ERRORS | MAPS | {*files_of("maps-layer2-n70")}
+    command("--layer", "2")  # maps of another layer are panels of the same figure
+    assert names(tmp_path) == ERRORS | MAPS
 
 
 def test_a_kind_that_was_not_drawn_is_not_drawn_for_the_other(command, tmp_path):
@@ -583,8 +356,7 @@ def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path)
         with pytest.raises(SystemExit) as stop:
             main(["error", "--qkv", "m.safetensors", "--method", method, "--d", d, "--plot", "maps", "--out", method])
         assert (stop.value.code or 0) == code
-        records = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
-        (record,) = mapped(records)
+        (record,) = mapped(read_records(tmp_path / method))
         actual = np.load(map_path(tmp_path / method, record["key"]))
         assert np.isnan(actual).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == EACH
         assert (np.load(exact_map_path(tmp_path / method, record))[0, :, -3:] == 0).all()  # padded keys
@@ -592,8 +364,6 @@ def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path)
     with pytest.raises(SystemExit) as stop:
         main(["error", "--qkv", "m.safetensors", *given, "--out", "both"])
     assert not stop.value.code
-    for factor in (1, 2):
-        [caption] = (tmp_path / "both" / "figures").glob(f"*x-{factor}-*.txt")
-        assert f"scores x {factor}, layer 0, n =" in caption.read_text()
-        assert "target gaussian" in caption.read_text()
+    frame = open_run(tmp_path / "both").frame("map")
+    assert set(frame["scale_inputs"]) == {1, 2} and set(frame["target"]) == {"gaussian"}
     capsys.readouterr()

@@ -1,0 +1,83 @@
+"""Cells of `attnprobe error` as rows, from the lists of `error_records`, and what is shown and judged of them."""
+
+from functools import cache
+
+from attnprobe.compare.best import Best
+from attnprobe.compare.contest import Contest
+from attnprobe.experiments import experiment
+from attnprobe.experiments.error.record import SHAPE
+from attnprobe.frame.read import frame_of
+from attnprobe.frame.rows import head_rows
+from attnprobe.grammar.foreign import printable_within
+from attnprobe.grammar.lists import options_text
+from attnprobe.records.file import decode_inf
+from attnprobe.records.read import read_records
+from attnprobe.show.shown import Shown
+from attnprobe.tables.console import Header
+from attnprobe.tables.labels import identity, source_labels
+
+LISTS = ("matrix_open", "matrix_kind")
+
+
+def as_rows(records):
+    """Cells as the command writes them: lists of metrics become rows of heads."""
+    cells = []
+    for number, record in enumerate(records):
+        lists = {**record["metrics"], **{name: record[name] for name in LISTS if name in record}}
+        measured = lists or record["status"] == "ok"
+        rows = [*(head_rows(record["heads"], lists) if measured else ()), *record.get("positions", ())]
+        key = record.get("key", f"k{number}")
+        rows = [{**row, "key": key} for row in rows]
+        own = {name: value for name, value in record.items() if name not in ("metrics", "positions", *LISTS)}
+        known = {"kind": "cell", "schema": 1, "command": "error", "key": key, "source": {}, **own}
+        cell = {**known, "options": options_text(record["options"]), "rows": rows, "lines": len(rows)}
+        cells.append(printable_within(cell))
+    return cells
+
+
+def in_rows(record):
+    """A record as the command writes it: those of error have rows."""
+    return as_rows([record])[0] if record["command"] == "error" and "rows" not in record else record
+
+
+def shown_of(records, header=None, **facts):
+    """What is shown of cells, as `report` shows a folder."""
+    cells = as_rows(records)
+    labels = source_labels(cells)
+    of_cells = {cell["key"]: labels[identity(cell["source"])] or "" for cell in cells}
+
+    @cache
+    def frame(kind):
+        return frame_of(cells, SHAPE, kind, of_cells)
+
+    best = Best(Contest(cells, "error"))
+    return Shown("error", experiment("error").catalogue, frame, header or Header(), best=best, **facts)
+
+
+def judged(records):
+    """The lines that gates judge."""
+    return [line for line in shown_of(records).gate_lines if line["table"] == "error"]
+
+
+def in_lists(cell):
+    """A cell with its rows as lists: ``metrics`` of heads, and ``profile``, the positions and the means by position."""
+    heads = [row for row in cell["rows"] if row["kind"] == "head"]
+    names = dict.fromkeys(name for row in heads for name in row if name not in ("kind", "key", "head"))
+    metrics = {name: [_number(row.get(name)) for row in heads] for name in names}
+    known = [row for row in cell["rows"] if row["kind"] == "position"]
+    if not known:
+        return {**cell, "metrics": metrics}
+    positions = sorted({row["position"] for row in known})
+    by_head = {row["head"]: [other for other in known if other["head"] == row["head"]] for row in known}
+    names = dict.fromkeys(name for row in known for name in row if name not in ("kind", "key", "head", "position"))
+    means = {name: [[row.get(name) for row in rows] for rows in by_head.values()] for name in names}
+    return {**cell, "metrics": metrics, "profile": {"keys": positions, **means}}
+
+
+def _number(value):
+    return decode_inf(value) if isinstance(value, str) else value
+
+
+def records_in(folder):
+    """The cells of a run's folder as lists, in the order of the file."""
+    return [in_lists(cell) for cell in read_records(folder)]
