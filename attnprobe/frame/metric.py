@@ -526,9 +526,28 @@ CONDITIONS = (
         "σ₁ / σ_r",
         r"$\sigma_1/\sigma_r$",
     ),
-    described("rank", "numerical rank", "singular values above rounding", "r", "$r$"),
     described(
-        "gradient", "gradient through the core", "squared norm of the exact inverse", "‖M⁻¹‖₂²", r"$\|M^{-1}\|_2^2$"
+        "cond_half",
+        "condition number of the larger half",
+        "largest over the middle singular value; infinite if that is rounding",
+        "σ₁ / σ_{m/2}",
+        r"$\sigma_1/\sigma_{m/2}$",
+    ),
+    described(
+        "cond_at",
+        "condition number up to a rank",
+        "largest over the k-th singular value; infinite if that is rounding",
+        "σ₁ / σ_k",
+        r"$\sigma_1/\sigma_k$",
+    ),
+    described("rank", "numerical rank", "singular values above rounding", "r", "$r$"),
+    described("repeated", "repeated rows", "rows that equal an earlier row", unit="rows"),
+    described(
+        "gradient",
+        "gradient through the core",
+        "squared norm of the exact inverse; infinite if singular",
+        "‖M⁻¹‖₂²",
+        r"$\|M^{-1}\|_2^2$",
     ),
     described("gradient_six", "gradient, six steps", "gradient norm through six Schulz steps"),
     described(

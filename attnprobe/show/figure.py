@@ -79,6 +79,7 @@ class Figure:
         columns, lines: columns whose values have panels, beside and below one another. Rows without a value are in
             the panels of all values. So have the columns of `apart` that vary.
         log: columns whose axis, or scale of colours, is logarithmic.
+        span: the least and the largest value that are drawn; by default those that are near enough to the quartiles.
         shared: the axes that all panels share: ``xy``, ``x``, ``y`` or nothing.
         yardsticks: a query of the rows that are drawn as yardsticks, without points: V-Mean, exact attention.
         guides: see `Guide`. flags: boolean columns of `summary`, or queries, and what the legend says of their points.
@@ -112,6 +113,7 @@ class Figure:
     lines: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     spaced: tuple[str, ...] = ()
+    span: tuple[float, float] | None = None
     shared: str = "xy"
     yardsticks: str = ""
     guides: tuple[Guide, ...] = ()

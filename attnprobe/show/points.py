@@ -262,7 +262,7 @@ class Data:
         """The ends of the axis along the points, and of that of their values, shared with other panels or not."""
         value_axis, along_axis = ("x", "y") if self.sideways else ("y", "x")
         like = [other for other in self.panels if other.measured == panel.measured]
-        values = self._shared(panel, value_axis, panel.measured, like, self._drawn, fenced=True)
+        values = self._shared(panel, value_axis, panel.measured, like, self._drawn, self.figure.span is None)
         if self.is_words(panel.along):
             return (-0.5, len(self.words(panel.along)) - 0.5), values
         fenced = panel.along not in panel.points
@@ -292,7 +292,9 @@ class Data:
         points = [panel.points[name] for name in dict.fromkeys(["value", *statistics])]
         points += [panel.yardsticks["value"]] if len(panel.yardsticks) else []
         points += [panel.overlay[panel.measured]] if len(panel.overlay) else []
-        return np.concatenate([*(values.to_numpy(float, na_value=np.nan) for values in points), self._guided("y")])
+        every = np.concatenate([*(values.to_numpy(float, na_value=np.nan) for values in points), self._guided("y")])
+        low, high = self.figure.span or (-np.inf, np.inf)
+        return every[(every >= low) & (every <= high)]
 
     def _guided(self, axis: str) -> list[float]:
         return [float(guide.at) for guide in self.figure.guides if guide.axis == axis]

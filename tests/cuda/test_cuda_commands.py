@@ -44,9 +44,13 @@ EXACT_WORDS = {
     "target",
     "verdict",
 }
-NUMBERS = {"metrics", "bound", "measured"}
+NUMBERS = {
+    *("metrics", "bound", "measured"),
+    *("cond", "cond_at", "cond_eff", "cond_half", "gradient", "gradient_six", "eigen_min", "eigen_max"),
+    *("sensitivity", "output_spectral_relative"),
+}
 SMALL = {  # rounding itself, what is divided by it, and a count that it may move
-    *("residuals", "ratio_to_framework", "ratio_to_framework_frobenius"),
+    *("residual", "ratio_to_framework", "ratio_to_framework_frobenius"),
     "matrix_spectral_passes",
 }
 SINGULAR = 1e10  # condition numbers above are noise

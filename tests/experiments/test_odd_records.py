@@ -17,7 +17,7 @@ from attnprobe.experiments.inject.view import _interval
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 
-LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
+LISTS = ("statements", "results", "findings", "conditions")  # of what a cell measured
 OF_RECORDS = [name for name in COMMANDS if experiment(name.partition("-")[0]).catalogue is None]
 PARTS = ("profile", "lines", "singular_values")
 
@@ -112,66 +112,6 @@ def test_stability_of_all_tasks_in_the_papers_setting():
     curves = [[line for line in axis.get_lines() if line.get_alpha() is None] for axis in axes[first]]
     shown_steps = [[len(line.get_xdata()) for line in some] for some in curves]
     assert shown_steps[0] == [3, 2] and shown_steps[1:3] == [[3]] * 2
-
-
-def test_condition_of_methods_with_a_matrix_of_one_name():
-    """Of a user's method the cores may have any name, and be singular or unknown all over."""
-    exact, skyformer, *_ = golden("condition")
-    [core] = [one for one in skyformer["matrices"] if one["matrix"] == "N"]
-    lost = {"cond": [None, None], "cond_eff": [None, None], "rank": [0, 0], "residuals": [[None, 1.0]] * 2}
-    lost = {**core, "metrics": {**core["metrics"], **lost, "lemma3": ["violated", "holds"]}}
-    user = {**core, "matrix": "K_1", "inverted": False}
-    bare = {"status": "ok", "reason": "held to be decomposed", "matrices": [], "n": 99}
-    bare |= {"metrics": {"sensitivity": {"B": [[None, 2.0], [4.0, None]]}}}
-    records = [
-        {**skyformer, "matrices": [lost, user]},
-        {**skyformer, "method": "mine.py:core", "matrices": [lost, user]},
-        {**skyformer, "d": 8, "matrices": [user]},
-        {**skyformer, "source": {"qkv": "other.npz"}, "matrices": [core]},
-        {**exact, **bare},
-    ]
-    view, figures, axes = shown("condition", records)
-    text = view.text("table")
-    assert "Lemma 3, N of mine.py:core, d = 4: holds in 1 of 2 heads, violated in 1; eigenvalues" in text
-    assert "\nheld to be decomposed\n" in text and "B         3.00  [2.20 – 3.80]  4.00\n" in text
-    of_file = "d4-qkv.safetensors"
-    assert list(figures) == [
-        *(f"condition-n24-{of_file}", f"condition-iterations-n24-{of_file}"),
-        *("condition-n24-d8-qkv.safetensors", "condition-iterations-n24-d8-qkv.safetensors"),
-        *("condition-n24-d4-other.npz", "condition-iterations-n24-d4-other.npz"),
-    ]
-    longer = {**core, "metrics": {**core["metrics"], "residuals": [[1.0] * 9] * 2}}
-    view, _, _ = shown("condition", [{**skyformer, "matrices": [one]} for one in (core, longer)])
-    [row] = (row for row in view.summary if "residuals" in row)
-    assert {len(values) for values in row["residuals"].values()} == {7}  # of the shorter iteration
-    [axis] = axes[f"condition-n24-{of_file}"]
-    labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert [label.rpartition("  ")[2] for label in labels] == ["skyformer", "mine.py:core"] * 2
-    assert labels[2].startswith("K\\_1  ")
-    assert list(figures[f"condition-n24-{of_file}"].legend) == ["not inverted", "singular: on its range", "median"]
-    crosses = [line for line in axis.get_lines() if line.get_marker() == "x"]
-    assert not crosses  # a matrix without a range has none
-    iterations = figures[f"condition-iterations-n24-{of_file}"]
-    place = "qkv.safetensors, layer 0, n = 24, d = 4"
-    assert [title for title, _ in iterations.panels] == [f"{place}\n{name}" for name in ("mine.py:core", "skyformer")]
-    short, long, _ = axes[iterations.stem][0].get_lines()
-    assert list(short.get_ydata()) == [1e6, 1.0] and len(long.get_ydata()) == 7
-    assert axes[iterations.stem][0].get_xlim() == (0, 6)
-
-
-def test_condition_marks_heads_with_bad_rows_and_their_method():
-    def bad(record):
-        return with_metrics(record, bad_rows=[2, 0]) if record["method"] == "skyformer" else record
-
-    for change, hollow in ((bad, 1), (dict, 0)):
-        _, figures, axes = shown("condition", [change(one) for one in golden("condition") if one["d"] in (None, 4)])
-        [figure] = [one for stem, one in figures.items() if stem.startswith("condition-error")]
-        [axis] = axes[figure.stem]
-        empty = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
-        assert sum(len(line.get_xdata()) for line in empty) == 2 * hollow
-        assert len(figure.legend) == hollow and any("hollow" in line for line in figure.caption) == hollow
-        own = figure.draw(Figure().subplots(), figure.panels[0][1])
-        assert any("skyformer !" in label for label in own) == hollow
 
 
 def theory(name, *findings, **fields):

@@ -148,7 +148,7 @@ CASES = {  # of keys alone, by command
     ],
 }
 # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
-OF_ROWS = ("audit", "rounding-formats", "bench", "budget", "error", "error-rows", "spectrum", "theory")
+OF_ROWS = ("audit", "rounding-formats", "bench", "budget", "condition", "error", "error-rows", "spectrum", "theory")
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -204,7 +204,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     "odd-figures": [
         f"report {run}/ODD --plot all {how} --format csv --columns n"
         for how, some in (
-            ("--style paper", ("condition", "theory", "stability")),
+            ("--style paper", ("theory", "stability")),
             ("--style slide", ("inject", "inject-decode")),
         )
         for run in some
@@ -215,7 +215,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("audit", "rate.mean,worst.max"),
             ("bench", "peak_bytes.max,kv_read.mean"),
             ("budget", "found.median,error.max"),
-            ("condition", "cond,change"),
+            ("condition", "cond.median,sensitivity.max"),
             ("error", "output_spectral_relative.median,visited_fraction.mean"),
             ("error-rows", "mass.mean,kl.mean"),
             ("inject", "drift,worst"),
@@ -243,7 +243,7 @@ LATER = ("LATER", "DRAWN", "LESS", "ODD")  # numbers differ; so do draws; record
 FACTORS = (0.5, 0.97, 1.0, 1.02, 1.4)  # of the numbers of a later run
 COSTS = ("peak_bytes", "flops", "leading_flops")  # numbers on the lines that end cells
 LOST = ("skipped", "failed", "diverged")
-LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
+LISTS = ("statements", "results", "findings", "conditions")  # of what a cell measured
 PARTS = ("profile", "lines", "singular_values", "steps")
 STRANGE = (float, float, lambda value: None, lambda value: 0.0, lambda value: value * 1e-9, lambda value: value * 1e6)
 DETERMINING = ("command", "method", "options", "target", "n", "layer", "d", "seed", "backward")  # of a bench

@@ -81,10 +81,9 @@ STATISTICS = ("mean", "se", "median", "p10", "p90", "count")
 SUMMARISED = ("error", "condition", "theory", "audit-few", "budget", "inject", "inject-decode", "stability")
 STATISTICS_OF = re.compile(  # of errors, which have many metrics, those of some
     "(output|matrix)_spectral_relative|output_cosine_min|bad_rows|visited_fraction|drift|kl|loss_change|residual_sum|"
-    "top1_agreement|d|d_over_n|rate|bound|measured|violated|holds|ratio|tau|loss"
+    "top1_agreement|d|d_over_n|rate|bound|measured|violated|holds|ratio|tau|loss|cond|cond_eff|cond_half|rank"
 )
-SUMMARY = ("metrics", "median_over_vmean", "cond", "cond_eff", "cond_at_half", "error", "rank", "spearman", "interval")
-SUMMARY += ("intervals", "conditions", "points")
+SUMMARY = ("metrics", "median_over_vmean", "spearman", "interval", "intervals", "conditions", "points")
 OF_SUMMARY = ("theorem", "matrix", "seed")
 TESTED = (
     "a",
@@ -152,7 +151,10 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
 
 
 # of rows: where a number stands, beside the place of its cell
-DIMENSIONS = ("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order", "position")
+DIMENSIONS = (
+    *("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order", "position"),
+    *("matrix", "k", "iteration", "trial"),
+)
 NOT_OF = {"error": ("delta",)}  # which are metrics of a command
 OF_PLACES = ("theorem", "format", "of", "spectrum", "head")  # fields of cells that say where their numbers stand
 OF_CELLS = (  # numbers on the lines that end cells
@@ -207,29 +209,6 @@ def _of_map(place, record, file):
                 yield place | at, "entry", float(entries[query, key])
 
 
-def _of_condition(place, record):
-    metrics = dict(record["metrics"])
-    changes = metrics.pop("sensitivity", {})
-    yield from _of_heads(place, record["heads"], metrics)
-    for matrix in record["matrices"]:
-        at = place | {"matrix": matrix["matrix"]}
-        lists = dict(matrix["metrics"])
-        by_rank, steps = lists.pop("cond_at"), lists.pop("residuals", None)
-        for name in ("size", "inverted", "start"):
-            yield at, name, matrix.get(name)
-        yield from _of_heads(at, record["heads"], lists)
-        for head, conds in zip(record["heads"], by_rank, strict=True):
-            for rank, cond in conds.items():
-                yield at | {"head": head, "k": rank}, "cond_at", cond
-        for head, residuals in zip(record["heads"], steps or (), strict=False):
-            for step, residual in enumerate(residuals or ()):
-                yield at | {"head": head, "step": step}, "residual", residual
-    for matrix, of_heads in changes.items():
-        for head, values in zip(record["heads"], of_heads, strict=True):
-            for trial, value in enumerate(values or ()):
-                yield place | {"matrix": matrix, "head": head, "trial": trial}, "sensitivity", value
-
-
 def _of_inject(place, record):
     place = place | {"layers": ",".join(map(str, record["layers"]))}
     for name, values in record["metrics"].items():
@@ -262,7 +241,6 @@ def _of_stability(place, record):
 
 
 OF_COMMAND = {
-    "condition": _of_condition,
     "inject": _of_inject,
     "stability": _of_stability,
 }

@@ -16,7 +16,7 @@ NOT_IN_ROWS = {
     "run": "the folder, which the user named",
     "source": "`source`, `weights` and `scale_inputs` tell apart what differs; the manifest has all of it",
 }
-RENAMED = {"heads": "head", "output_spectral_relative": "error"}  # the latter of condition
+RENAMED = {"heads": "head"}
 
 
 def leaves(value, name=""):

@@ -80,7 +80,8 @@ def test_a_run_of_which_every_cell_was_skipped_is_shown(run, tmp_path):
 
 
 def test_a_run_of_one_cell_is_shown(run, tmp_path):
-    [*_, cell] = [cell for cell in read_records(run) if cell["requested"] and cell["status"] == "ok"]
+    cells = [cell for cell in read_records(run) if cell["requested"] and cell["status"] == "ok"]
+    [*_, cell] = [cell for cell in cells if cell["method"] != "vmean"]  # whose label is not its name
     one = shown(changed(tmp_path / "r", [cell]))
     assert cell["method"] in one.text("table")
     assert any(figure.draw(tmp_path) for figure in one.figures.values())

@@ -14,7 +14,7 @@ from text_tables import text_table
 import attnprobe
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
-from attnprobe.experiments.condition.record import SHAPE
+from attnprobe.records.shapes import Place, Shape
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
@@ -219,6 +219,14 @@ def test_a_template_is_written_or_empty(template, text):
 def test_a_wrong_format_is_an_error_and_no_empty_cell():
     with pytest.raises(ValueError, match="Unknown format code"):
         cell_text(["{share:d}"], ROW)
+
+
+def rows_of(record):
+    for head, error in zip(record["heads"], record["metrics"].get("output_spectral_relative", ()), strict=False):
+        yield {"head": head, "error": error}
+
+
+SHAPE = Shape(Place, rows=rows_of)
 
 
 def record(window, status="ok", reason=None, **metrics):

@@ -20,13 +20,12 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
 
     A, B and C are the exact matrices. The cores are A_S of Nyströmformer and the spectral shift, and SᵀĀS, SᵀC̄S,
     SᵀC̄S + γI and Lemma 3's scaled N of Skyformer, over the same landmarks. All are computed in float64. If float64
-    cannot distinguish a matrix from a singular one, it has a flag and its rank instead of a value. Repeated tokens
-    (layer 0 of concatenated segments) and landmarks that are drawn twice make exactly singular matrices, and the table
-    counts them.
+    cannot distinguish a matrix from a singular one, its condition number is infinite. Repeated tokens (layer 0 of
+    concatenated segments) and landmarks that are drawn twice make exactly singular matrices, and the table counts them.
 
     A small condition number does not mean a small error: their rank correlation over heads may have either sign. So the
-    table shows the error next to each condition number, and the legend has the rank correlation. Skyformer's default
-    sampler repeats landmarks, so its core without a ridge is exactly singular; use skyformer:sampler=wor for a value.
+    table shows the error and this correlation next to each condition number. Skyformer's default sampler repeats
+    landmarks, so its core without a ridge is exactly singular; use skyformer:sampler=wor for a value.
     """
 
     methods: tuple[str, ...] = methods_option(

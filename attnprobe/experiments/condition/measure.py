@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...files import JsonObject
+from ...frame.rows import head_rows
 from ...linalg.condition import Condition, condition
 from ...methods import approximate
 from ...metrics import (
-    EXACT,
+    Core,
     core_matrices,
     exact_matrices,
     inverse_gradient,
@@ -42,7 +45,6 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
 
     command, may_be_empty = "condition", True
     shape = SHAPE
-    blank = {**PlannedCells.blank, "matrices": []}
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
@@ -60,11 +62,11 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
     def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)
         if cell.request is None:
-            result |= _exact(self.request, inputs)
+            result |= _exact(self.request, inputs, self.head_numbers(place))
             return
         if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
-        _cores(cell.request, cell.d, self.request, plan, inputs, result)
+        _cores(cell.request, cell.d, self.request, plan, inputs, self.head_numbers(place), result)
 
 
 def _cells(
@@ -75,29 +77,33 @@ def _cells(
     return method_cells("condition", (None, *plan.methods), plan, group, layer, facts, **options)
 
 
-def _exact(request: ConditionRequest, qkv: QKV) -> Result:
+def _exact(request: ConditionRequest, qkv: QKV, heads: Sequence[int]) -> Result:
     """Condition numbers of A, B and C, one head at a time, and the changes of B and C with Q and K."""
-    changes = {}
+    changes = []
     if request.sensitivity:
         for name, target in (("B", "softmax"), ("C", "gaussian")):
-            changes[name] = sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed).tolist()
+            changes += _trials(name, heads, sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed))
     if max(qkv.n_q, qkv.n_k) > DENSE:
         why = f"A, B and C are held to be decomposed, up to n={DENSE}"
         if not changes:
             raise Unsupported(why)
-        return {"reason": why, "metrics": {"sensitivity": changes}}
-    per_head: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
-    for row in range(qkv.h):
-        for name, matrix, repeated in exact_matrices(qkv, row):
-            per_head[name].append({**_numbers(matrix)[1], "duplicates": repeated})
-    inner = qkv.compressed()
-    size = min(inner.n_q, inner.n_k)
-    matrices = [_matrix(name, False, size, each) for name, each in per_head.items()]
-    return {"metrics": {"sensitivity": changes} if changes else {}, "matrices": matrices}
+        return {"reason": why, "rows": changes}
+    rows = []
+    for index, head in enumerate(heads):
+        for name, matrix, repeated in exact_matrices(qkv, index):
+            facts = {"head": head, "matrix": name, "inverted": False, "repeated": repeated}
+            rows += _condition_rows(condition(matrix), facts)
+    return {"rows": rows + changes}
 
 
 def _cores(
-    method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, result: Result
+    method: MethodRequest,
+    d: int | None,
+    request: ConditionRequest,
+    plan: ErrorPlan,
+    qkv: QKV,
+    heads: Sequence[int],
+    result: Result,
 ) -> None:
     options = dict(method.options)
 
@@ -105,54 +111,81 @@ def _cores(
         return approximate(method.entry, x, d, seed=plan.seed, target=plan.target, **options)
 
     approx = run(qkv)
-    metrics: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
+    errors: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
     if "guarded_rows" not in approx.diagnostics:  # a guard replaces these rows
-        metrics[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()
+        errors[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()
+    rows = result["rows"] = head_rows(heads, errors)
+    changes = []
     if request.sensitivity and approx.operator is not None:
-        metrics["sensitivity"] = {"B~": sensitivity(lambda x: run(x).operator, qkv, seed=request.seed).tolist()}
-    matrices = []
-    for core in core_matrices(qkv, approx, options):
-        each = []
-        for row, matrix in enumerate(core.matrix):
-            measured_core, numbers = _numbers(matrix)
-            gradient = inverse_gradient(measured_core, float(core.log_scale[row]))
-            each.append({**numbers, "duplicates": int(core.repeated[row]), "gradient": gradient})
-        measured = _matrix(core.name, core.inverted, core.matrix.shape[-1], each)
-        if core.scaled:
-            low, high, verdicts = lemma3_interval(core.matrix)
-            measured["metrics"] |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
-        if request.sensitivity:
-            factor = torch.exp(-2 * core.log_scale).cpu()  # Z of exp(-s) M is exp(s) Z, and so is each side's change
-            measured["metrics"]["gradient_six"] = (iteration_gradient(core.matrix, core.start) * factor).tolist()
-        if request.iterations:
-            measured["metrics"]["residuals"] = schulz_residuals(core.matrix, core.start, request.iterations).tolist()
-            measured["start"] = core.start
-        matrices.append(measured)
-    result["metrics"] = metrics
-    if not matrices and "sensitivity" not in metrics:
+        changes = _trials("B~", heads, sensitivity(lambda x: run(x).operator, qkv, seed=request.seed))
+    cores = core_matrices(qkv, approx, options)
+    if not cores and not changes:
         if qkv.causal and "causal" in method.entry.tags:
             raise Unsupported(
                 "no core to measure: a causal form inverts a core for each block of keys, if any, and none for all"
             )
         raise Unsupported(f"{method.label} inverts no core")
-    result |= {"matrices": matrices, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
+    for core in cores:
+        rows += _core_rows(core, heads, errors, request)
+    result |= {"rows": rows + changes, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
 
 
-def _numbers(matrix: torch.Tensor) -> tuple[Condition, dict[str, Any]]:
-    """The condition number of one matrix of one head, and its entries of the record."""
-    measured = condition(matrix)
+def _core_rows(
+    core: Core, heads: Sequence[int], errors: Mapping[str, Sequence[Any]], request: ConditionRequest
+) -> list[JsonObject]:
+    """The rows of one core of all heads."""
+    further: dict[str, Sequence[Any]] = dict(errors)
+    if core.scaled:
+        low, high, verdicts = lemma3_interval(core.matrix)
+        further |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
+    if request.sensitivity:
+        factor = torch.exp(-2 * core.log_scale).cpu()  # Z of exp(-s) M is exp(s) Z, and so is each side's change
+        gradients = iteration_gradient(core.matrix, core.start) * factor
+        further["gradient_six"] = [*map(_unbounded, gradients.tolist())]
+    name = {"matrix": core.name, "inverted": core.inverted}
+    rows = []
+    for index, head in enumerate(heads):
+        measured = condition(core.matrix[index])
+        facts = {"head": head, **name, "repeated": int(core.repeated[index])}
+        facts |= {"gradient": _unbounded(inverse_gradient(measured, float(core.log_scale[index])))}
+        facts |= {"start": core.start} if request.iterations else {}
+        rows += _condition_rows(measured, facts | {metric: values[index] for metric, values in further.items()})
+    if request.iterations:
+        residuals = schulz_residuals(core.matrix, core.start, request.iterations).T.tolist()
+        for iteration, of_heads in enumerate(residuals):
+            columns = {"residual": [*map(_unbounded, of_heads)]}
+            steps = head_rows(heads, columns, "iteration")
+            rows += [{**row, **name, "iteration": iteration} for row in steps]
+    return rows
+
+
+def _condition_rows(measured: Condition, facts: JsonObject) -> list[JsonObject]:
+    """The row of one matrix of one head, and its condition numbers up to powers of two and to half of its size."""
     size = len(measured.values)
-    places = sorted({2**i for i in range(size.bit_length())} | {size // 2} - {0})
+    half = max(1, size // 2)
     numbers = {
-        "cond": measured.value,
+        "size": size,
+        "cond": _unbounded(measured.value),
         "flag": measured.flag,
         "rank": measured.rank,
-        "cond_eff": measured.cond_eff,
-        "cond_at": {str(k): measured.cond_at(k) for k in places},
+        "cond_eff": _unbounded(measured.cond_eff),
+        "cond_half": _unbounded(measured.cond_at(half)),
     }
-    return measured, numbers
+    place = {"kind": "at", "head": facts["head"], "matrix": facts["matrix"]}
+    ranks = sorted({2**power for power in range(size.bit_length())} | {half})
+    at = [{**place, "k": rank, "cond_at": _unbounded(measured.cond_at(rank))} for rank in ranks]
+    return [{"kind": "matrix", **facts, **numbers}, *at]
 
 
-def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -> dict[str, Any]:
-    metrics = {key: [numbers[key] for numbers in heads] for key in heads[0]}
-    return {"matrix": name, "inverted": inverted, "size": size, "metrics": metrics}
+def _trials(matrix: str, heads: Sequence[int], changes: torch.Tensor) -> list[JsonObject]:
+    """The rows of the changes of a matrix, (h, trials)."""
+    return [
+        {**row, "matrix": matrix, "trial": trial}
+        for trial, of_heads in enumerate(changes.T.tolist())
+        for row in head_rows(heads, {"sensitivity": of_heads}, "trial")
+    ]
+
+
+def _unbounded(value: float | None) -> float:
+    """The number; infinite where rounding or an overflow leaves none."""
+    return math.inf if value is None or math.isnan(value) else value

@@ -1,103 +1,72 @@
-"""The records of ``attnprobe condition``."""
+"""The rows of ``attnprobe condition``.
+
+Kind ``head`` has the error of a method, ``matrix`` the condition of each matrix, ``at`` its condition numbers up to a
+rank, ``iteration`` the residuals of its iterated inverse, and ``trial`` its changes in random directions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Literal
 
-from typing_extensions import TypedDict
-
-from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, said, unequal
+from ...frame.metric import metrics
+from ...frame.rows import HeadRow, RowTypes, with_metrics
+from ...records.shapes import Count, said
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 BAD_ROWS = "bad_rows"  # of this error
 
 
-class Numbers(TypedDict):
-    """The numbers of one matrix, each with one entry for each head."""
-
-    cond: PerHead
-    flag: list[str | None]
-    rank: list[Count | None]
-    cond_eff: PerHead
-    cond_at: list[dict[str, Number | None]]
-    duplicates: list[Count | None]
-    gradient: NotRequired[PerHead]
-    gradient_six: NotRequired[PerHead]
-    residuals: NotRequired[list[PerHead]]
-    eigen_min: NotRequired[PerHead]
-    eigen_max: NotRequired[PerHead]
-    lemma3: NotRequired[list[str | None]]
-
-
-class Matrix(TypedDict):
-    """One matrix of all heads."""
+class OfMatrix(HeadRow):
+    """Numbers of one matrix of a head."""
 
     matrix: Annotated[str, said("its name: A, B, C, B~ or a core")]
-    inverted: Annotated[bool, said("whether the method inverts it")]
+
+
+class MatrixRow(OfMatrix):
+    """The condition of one matrix of a head, beside the error of the method that uses the matrix."""
+
     size: Annotated[Count, said("its number of rows")]
-    metrics: Annotated[Numbers, said("its numbers by name, one entry for each head")]
-    start: NotRequired[Annotated[str | None, said("the start of the iteration of its inverse")]]
+    inverted: Annotated[bool, said("whether the method inverts it")]
+    start: Annotated[str | None, said("the start of the iteration of its inverse: norms or columns")] = None
+    flag: Annotated[str | None, said("why it has no finite condition number")] = None
+    lemma3: Annotated[
+        Literal["holds", "zero", "violated"] | None,
+        said("whether the eigenvalues of a scaled core are in (0, 1]; zero: the least is rounding"),
+    ] = None
 
 
-class Metrics(TypedDict, total=False):
-    """Numbers that belong to no single matrix."""
+class AtRow(OfMatrix):
+    """The condition number of a matrix without its smaller singular values."""
 
-    output_spectral_relative: PerHead
-    bad_rows: list[Count]
-    sensitivity: dict[str, list[PerHead]]
+    k: Annotated[Count, said("the rank of the last singular value that counts, from 1")]
 
 
-class ConditionRecord(Place):
-    """The condition numbers of the exact matrices, or of the matrices of one method at one budget."""
+class IterationRow(OfMatrix):
+    """One step of the Schulz iteration of the inverse of a matrix."""
 
-    method: NotRequired[Annotated[str | None, said("the method; null for the exact matrices")]]
-    matrices: Annotated[list[Matrix], said("the matrices, with their condition numbers")]
-    metrics: Annotated[
-        Metrics,
-        said("the error and bad rows of each head, and by matrix how it changes with Q and K (sensitivity)"),
-    ]
+    inverted: Annotated[bool, said("whether the method inverts it")]
+    iteration: Annotated[Count, said("the step of the iteration, from 0")]
 
 
-def _problems(record: ConditionRecord) -> Iterator[str]:
-    heads, metrics = record["heads"], record["metrics"]
-    for number, matrix in enumerate(record["matrices"]):
-        where, half = f"matrices[{number}].metrics.", str(max(1, matrix["size"] // 2))
-        yield from unequal(where, matrix["metrics"], heads)
-        if any(half not in at for at in matrix["metrics"]["cond_at"]):
-            yield f"field {where}cond_at: no entry of {half}, half the size"
-    yield from unequal("metrics.", {name: value for name, value in metrics.items() if name != "sensitivity"}, heads)
-    yield from unequal("metrics.sensitivity.", metrics.get("sensitivity", {}), heads)
+class TrialRow(OfMatrix):
+    """The change of a matrix with Q and K in one random direction."""
+
+    trial: Annotated[Count, said("the number of the direction")]
 
 
-def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
-    errors, bad = record["metrics"].get(ERROR), record["metrics"].get(BAD_ROWS)
-    changes = record["metrics"].get("sensitivity", {})
-    matrices: dict[str | None, Matrix | None] = {one["matrix"]: one for one in record["matrices"]}
-    matrices |= dict.fromkeys(name for name in changes if name not in matrices)
-    if not matrices and errors is None:
-        yield {"matrix": None, "head": None}
-        return
-    for name, matrix in (matrices or {None: None}).items():
-        for index, head in enumerate(record["heads"]):
-            row: dict[str, Any] = {"matrix": name, "head": head, "error": errors and errors[index]}
-            row |= {BAD_ROWS: bad[index]} if bad else {}
-            if matrix is not None:
-                row |= {field: value for field, value in matrix.items() if field != "metrics"}
-                row |= by_name(matrix["metrics"], index)
-            yield row | ({"sensitivity": changes[name][index]} if name in changes else {})
-
-
-COLUMNS = {
-    "matrix": "the matrix; a cell has a row for each matrix and head",
-    "size": "its number of rows",
-    "inverted": "whether the method inverts it",
-    "start": "the start of the iteration of its inverse: norms or columns",
-    "error": "the relative spectral output error of the method",
-    "bad_rows": "its rows whose normaliser is not positive or lost to rounding, unless a guard replaces them",
-    "NUMBER": "each number of the matrix, by its name: `cond`, `flag`, `rank`, `cond_eff`, `duplicates`, …",
-    "cond_at[k]": "σ₁/σ_k, a column for each k",
-    "residuals": "the list of residuals of the iteration, one for each step",
-    "sensitivity": "the list of relative changes of the matrix per relative change of Q and K",
-}
-SHAPE = Shape(ConditionRecord, _problems, _rows, COLUMNS)
+SHAPE = RowTypes(
+    {
+        "head": with_metrics("ConditionHead", HeadRow, metrics(ERROR, BAD_ROWS)),
+        "matrix": with_metrics(
+            "ConditionMatrix",
+            MatrixRow,
+            metrics(
+                *("cond", "cond_half", "cond_eff", "rank", "repeated", "gradient", "gradient_six"),
+                *("eigen_min", "eigen_max", ERROR, BAD_ROWS),
+            ),
+        ),
+        "at": with_metrics("ConditionAt", AtRow, metrics("cond_at")),
+        "iteration": with_metrics("ConditionIteration", IterationRow, metrics("residual")),
+        "trial": with_metrics("ConditionTrial", TrialRow, metrics("sensitivity")),
+    }
+)

@@ -2,25 +2,18 @@
 
 import json
 import math
-import re
 from importlib.util import find_spec
-from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from inputs import make, with_spectrum
-from paths import GOLDEN
-from rich.cells import cell_len
 from safetensors.torch import save_file
-from showing import view_of
 
-from attnprobe import QKV, approximate, exact, load_qkv
+from attnprobe import QKV, approximate, exact, load_qkv, open_run, output_errors
 from attnprobe.errors import UsageError
 from attnprobe.experiments.condition import ConditionRequest, measure, measure_conditions
-from attnprobe.experiments.condition.figures import condition_figures
-from attnprobe.experiments.condition.record import SHAPE
-from attnprobe.experiments.condition.view import conditions_summary, correlation_notes
-from attnprobe.figures.drawing import Drawing
 from attnprobe.linalg.condition import condition, repeats
 from attnprobe.metrics import (
     EXACT,
@@ -32,12 +25,15 @@ from attnprobe.metrics import (
     schulz_residuals,
     sensitivity,
 )
-from attnprobe.records import read_records
-from attnprobe.report.run import open_run
+from attnprobe.report import views
 from attnprobe.rng import Streams, generator
-from attnprobe.tables.long import LEAST_RANKED, long_rows, rank_correlation
+from attnprobe.show.catalogue.condition import FIGURES, TABLES
+from attnprobe.show.figure import sheets
+from attnprobe.show.grid import grids
 
 EPS = torch.finfo(torch.float64).eps
+CONDITIONS, CHANGES, RESIDUALS = TABLES
+NUMBERS, ERRORS, ITERATIONS = FIGURES
 if find_spec("flint") is not None:
     from certified import certified_condition, largest_row
 needs_flint = pytest.mark.skipif(
@@ -185,8 +181,11 @@ def test_every_row_counts_towards_gershgorins_radius(row):
 
 @pytest.mark.parametrize("size, places", [(1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4])])
 def test_a_condition_is_told_at_powers_of_two_and_at_half_of_the_values(size, places):
-    numbers = measure._numbers(torch.eye(size, dtype=torch.float64))[1]
-    assert numbers["cond_at"] == {str(place): 1.0 for place in places}
+    values = torch.logspace(0, -3, size, dtype=torch.float64)
+    [row, *at] = measure._condition_rows(condition(torch.diag(values)), {"head": 0, "matrix": "A"})
+    assert [one["k"] for one in at] == places and row["size"] == size
+    assert [one["cond_at"] for one in at] == pytest.approx([float(values[0] / values[k - 1]) for k in places])
+    assert row["cond_half"] == pytest.approx(float(values[0] / values[max(1, size // 2) - 1]))
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0])
@@ -421,19 +420,6 @@ def test_sensitivity_does_not_depend_on_which_heads_are_measured_nor_on_dtype():
     assert not torch.equal(sensitivity(exact, qkv, directions=2, seed=1), whole)
 
 
-def test_rank_correlation_is_scipys():
-    from scipy.stats import spearmanr
-
-    g = generator(0, "ranks")
-    for _ in range(20):
-        x, y = torch.randint(6, (2, 9), generator=g).double().tolist()
-        assert rank_correlation(x, y) == pytest.approx(float(spearmanr(x, y).statistic), abs=1e-12)
-    few = list(range(LEAST_RANKED))
-    assert rank_correlation(few[1:], few[1:]) is None and rank_correlation([1] * len(few), few) is None
-    assert rank_correlation(few, few) == 1.0
-    assert rank_correlation([3.0, math.inf, math.inf], [1, 2, 2], least=3) == 1.0
-
-
 @pytest.fixture
 def file(tmp_path):
     """Q, K, V of 3 heads and 80 tokens, four of which repeat."""
@@ -446,85 +432,122 @@ def file(tmp_path):
 
 def measured(file, tmp_path, name="r", **rest):
     spec = {"qkv": str(file), "device": "cpu"}
-    return measure_conditions(ConditionRequest(**spec, out=str(tmp_path / name), **{"d": (8,), **rest})).outcome
+    measure_conditions(ConditionRequest(**spec, out=str(tmp_path / name), **{"d": (8,), **rest}))
+    return open_run(tmp_path / name)
 
 
 def test_rows_hold_what_the_contract_says(file, tmp_path):
-    rows = long_rows(measured(file, tmp_path).records, SHAPE)
-    contract = {
-        *("matrix", "method", "layer", "window", "head", "n", "d", "cond", "flag", "rank", "cond_at", "cond_eff"),
-        *("duplicates", "error"),
-    }
-    assert all(contract <= set(row) for row in rows)
-    assert len(rows) == 3 * (3 + 5 + 1)
+    run = measured(file, tmp_path)
+    frame, at = run.frame("matrix"), run.frame("at")
+    assert len(frame) == 3 * (3 + 5 + 1)
     qkv = load_qkv(qkv=str(file), n=80)
-    for row in rows:
+    for _, row in frame.iterrows():
+        own = at[(at["key"] == row["key"]) & (at["matrix"] == row["matrix"]) & (at["head"] == row["head"])]
         if row["matrix"] in EXACT:
-            assert row["method"] is None and row["error"] is None and row["duplicates"] == 4
-            assert row["cond"] is None and row["flag"] == "singular (>6e13)" and row["rank"] == 76
+            assert pd.isna(row["method"]) and pd.isna(row["output_spectral_relative"]) and row["repeated"] == 4
+            assert row["cond"] == math.inf and row["flag"] == "singular (>6e13)" and row["rank"] == 76
+            assert own["cond_at"].max() < math.inf and own["k"].max() == 64 and not row["inverted"]
         else:
             approx = approximate(row["method"], qkv, 8)
             core = by_name(qkv, approx)[row["matrix"]]
             expected = condition(core.matrix[row["head"]])
             assert row["cond"] == pytest.approx(expected.value, rel=1e-12) and row["rank"] == 8
-            assert row["cond_at"] == {str(k): pytest.approx(expected.cond_at(k)) for k in (1, 2, 4, 8)}
-            from attnprobe import output_errors
-
+            assert own["k"].tolist() == [1, 2, 4, 8]
+            assert own["cond_at"].tolist() == pytest.approx([expected.cond_at(k) for k in (1, 2, 4, 8)])
             errors = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"]
-            assert row["error"] == pytest.approx(float(errors[row["head"]]), rel=1e-12)
+            assert row["output_spectral_relative"] == pytest.approx(float(errors[row["head"]]), rel=1e-12)
             assert row["bad_rows"] == int(approx.diagnostics["bad_rows"][row["head"]])
-    guarded = measured(file, tmp_path, "g", methods=("skyformer:guard=sampled",)).records
-    assert not any("bad_rows" in record["metrics"] for record in guarded), "a guard replaces them"
+    heads = run.frame()
+    assert heads["method"].tolist() == ["skyformer"] * 3 + ["nystromformer"] * 3 and heads["bad_rows"].notna().all()
+    guarded = measured(file, tmp_path, "g", methods=("skyformer:guard=sampled",)).frame()
+    assert "bad_rows" not in guarded, "a guard replaces them"
 
 
-def test_a_summary_counts_a_singular_head_as_infinite():
-    place = {"matrix": "N", "method": "skyformer", "options": {}, "target": "softmax", "layer": 0, "n": 8, "d": 4}
-    place |= {"window": 0, "status": "ok", "reason": None, "size": 4, "inverted": True, "cond_at": {"2": 1.0}}
-    place |= {"rank": 4, "cond_eff": 2.0, "duplicates": 0, "gradient": 1.0, "weights": None, "source": None}
-    place |= {"scale_inputs": 1.0}
+def matrices(cond, error, matrix="SCS", method="skyformer", **columns):
+    """Rows of a matrix, a head each."""
+    cond, error = np.asarray(cond, float), np.asarray(error, float)
+    place = {"source": "", "scale_inputs": 1.0, "target": "softmax", "n": 8, "d": 4, "layer": 0, "window": 0}
+    place |= {"repeat": 0, "status": "ok", "reason": pd.NA, "method": method, "name": method, "options": ""}
+    place |= {"family": "nystrom", "reference": False, "matrix": matrix, "size": 4, "inverted": True, "bad_rows": 0}
+    rows = pd.DataFrame({"head": range(len(cond)), "cond": cond, "output_spectral_relative": error, "rank": 4.0})
+    rows["flag"] = [None if known else "singular (>1e15)" for known in np.isfinite(cond)]
+    rows = rows.assign(**{**place, **columns}, key=[f"{method}{columns}{head}" for head in rows["head"]])
+    words = ("source", "target", "status", "reason", "method", "name", "options", "family", "matrix", "flag")
+    return rows.astype({**dict.fromkeys(words, "string"), "cond": "Float64", "inverted": "boolean", "d": "Int64"})
+
+
+def cells(frame, table=CONDITIONS):
+    """The cells of the lines of a table, by the names of its columns."""
+    [grid] = grids(frame, table, [f"+{column.name}" for column in table.more])
+    return grid, [dict(zip([column.name for column in grid.columns], line, strict=True)) for line in grid.cells]
+
+
+def test_the_table_counts_a_singular_head_as_infinite():
+    cond, error = [1.0, 2.0, math.inf, 3.0, math.inf, math.inf], [0.1, 0.2, 0.3, 0.25, 0.9, 0.5]
+    _, [line] = cells(matrices(cond, error))
+    assert (line["singular.sum"].value, line["singular.sum"].of) == (3, 6)
+    middle = line["cond.median"]
+    assert (middle.value, middle.low, middle.high) == (math.inf, pytest.approx(1.5), math.inf)
+    assert "rho" not in line, "singular heads have no order"
+    regular = [1.0, 2.0, 6.0, 3.0, 8.0, 9.0]
+    both = pd.concat([matrices(regular, error), matrices([math.inf], [0.3], window=1)])
+    _, [line] = cells(both)
+    from scipy.stats import spearmanr
+
+    assert line["rho"].value == pytest.approx(float(spearmanr(regular, error).statistic))
+    assert line["singular.sum"].of == 7
+
+
+@pytest.mark.parametrize("sign, word", [(1, "grows"), (-1, "falls")])
+def test_the_sentence_ranks_heads_within_their_core(sign, word):
+    """Levels of methods cancel: the worse method has the better condition here, while heads of each say the reverse."""
+    ranks = np.arange(1, 9.0)
     rows = [
-        {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
-        for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (3.0, 0.25), (None, 0.9), (None, 0.5)])
+        matrices(level * ranks, ranks[::sign] / level, method=name, layer=layer, window=window)
+        for name, level in (("skyformer", 1.0), ("nystromformer", 1e3))
+        for layer in (0, 1)
+        for window in (0, 1)
     ]
-    (actual,) = conditions_summary(rows)
-    assert actual["flagged"] == 3 and actual["cond"]["p10"] == pytest.approx(1.5) and actual["cond"]["p90"] == math.inf
-    assert actual["cond"]["median"] == math.inf  # between 3 and infinity
-    assert (actual["spearman"], actual["spearman_count"]) == (None, 3), "singular heads have no order"
-    regular = [{**row, "cond": row["cond"] or 4.0 + row["head"]} for row in rows]
-    (actual,) = conditions_summary([*regular, rows[2]])
-    assert (actual["spearman"], actual["spearman_count"]) == (
-        pytest.approx(rank_correlation([1, 2, 6, 3, 8, 9], [1, 2, 4, 3, 6, 5])),
-        6,
-    )
+    grid, _ = cells(pd.concat(rows))
+    assert grid.sentence.startswith(f"The error {word} with the condition number: ρ = {sign:+d}.00, p = ")
+    assert grid.sentence.endswith("of 32 heads within 2 inverted cores.")
+    beside = pd.concat([matrices(ranks, ranks, inverted=False), matrices([1.0, math.inf], [1.0, 2.0])])
+    assert not cells(beside)[0].sentence  # of regular heads of inverted cores, of which there is one
+
+
+def test_heads_without_a_relation_are_said_to_have_none():
+    grid, _ = cells(matrices([1, 2, 3, 4, 5, 6, 7, 8], [4, 8, 1, 5, 7, 2, 6, 3]))
+    assert grid.sentence.startswith("The error has no clear relation to the condition number: ρ = -0.")
+
+
+def test_a_note_counts_the_verdicts_of_lemma_3():
+    verdicts = ["holds", "holds", "zero", "violated"]
+    rows = matrices([1.0] * 4, [0.1] * 4, matrix="N0").assign(lemma3=pd.array(verdicts, "string"))
+    grid, _ = cells(pd.concat([rows, matrices([1.0], [0.1])]))
+    [note] = grid.reasons
+    assert note.startswith("eigenvalues of N at γ = 0, in (0, 1] by Lemma 3: 2 hold, 1 ") and "1 violate" in note
 
 
 def test_a_figure_of_errors_has_the_rank_correlation_of_regular_heads():
-    place = {"matrix": "SCS", "options": {}, "inverted": True, "rank": 4, "size": 4, "status": "ok", "n": 8, "d": 4}
-    place |= {"source": {}, "target": "softmax", "family": "nystrom", "bad_rows": 0, "cond_eff": 1.0, "window": 0}
-    rows = [
-        {**place, "method": method, "layer": layer, "head": head, "cond": cond, "error": 0.1 * (1 + head)}
+    parts = [
+        matrices(
+            [*([math.inf] * singular), *range(8 - singular, 0, -1)], 0.1 * np.arange(1, 9), method=method, layer=layer
+        )
         for layer in (0, 1)
         for method, singular in (("skyformer", 3), ("nystromformer", 1))
-        for head, cond in enumerate([*([None] * singular), *range(8 - singular, 0, -1)])
     ]
-    drawing = Drawing(collected=[])
-    condition_figures(rows, [], drawing, "nowhere")
-    (figure,) = [one for one in drawing.collected if one.stem.startswith("condition-error")]
-    sheet = figure.sheet(figure.panels, Drawing())
-    for axis in sheet.figure.axes:
-        assert [text.get_text() for text in axis.texts] == ["ρ = −1.00, p = 0.0004 (7 heads)", "singular"]
-        assert axis.get_legend() is None
-    (legend,) = sheet.figure.legends
-    assert [text.get_text().split()[-1] for text in legend.get_texts()] == ["skyformer", "nystromformer"]
-    assert any("Gaussian kernel of Skyformer's landmarks" in line for line in figure.caption)
-    rows[0]["bad_rows"] = 1  # of one layer; then each panel had a legend
-    drawing.collected.clear()
-    condition_figures(rows, [], drawing, "nowhere")
-    (figure,) = [one for one in drawing.collected if one.stem.startswith("condition-error")]
-    sheet = figure.sheet(figure.panels, Drawing())
-    names = [text.get_text() for text in sheet.figure.legends[0].get_texts()]
-    assert all(axis.get_legend() is None for axis in sheet.figure.axes)
-    assert [name.split("  ")[-1] for name in names[:2]] == ["skyformer !", "nystromformer"] and "hollow" in names[2]
+
+    def drawn(frame):
+        [sheet] = sheets(frame, ERRORS)
+        return sheet, [text.get_text() for legend in sheet.legends for text in legend.get_texts()]
+
+    sheet, names = drawn(pd.concat(parts))
+    assert [name.partition(";")[0].rstrip(")") for name in names[:2]] == [
+        f"{name} (ρ = −1.00" for name in ("skyformer", "nystromformer")
+    ]
+    assert len(sheet.axes) == 2 and not any("hollow" in name for name in names)
+    parts[0]["bad_rows"] = [*[0] * 7, 1]
+    assert any("hollow: bad rows" in name for name in drawn(pd.concat(parts))[1])
 
 
 @pytest.fixture
@@ -541,66 +564,78 @@ def test_a_matrix_of_one_landmark_is_recorded_and_read(run, file):
 
 
 def test_iterations_and_sensitivity_are_recorded_where_they_are_asked_for(file, tmp_path):
-    rows = long_rows(measured(file, tmp_path, iterations=12, sensitivity=True).records, SHAPE)
-    scaled = [row for row in rows if row["matrix"] == "N"]
-    assert {row["lemma3"] for row in scaled} == {"holds"}
-    assert all(len(row["residuals"]) == 13 and row["gradient_six"] > 0 for row in scaled)
-    changes = {(row["matrix"], row["method"]) for row in rows if row.get("sensitivity")}
-    assert changes == {("B", None), ("C", None), ("B~", "skyformer"), ("B~", "nystromformer")}
-
-
-def test_a_note_says_what_this_run_shows_of_condition_and_error():
-    def one(rho, heads=12):
-        return {"spearman": rho, "spearman_count": heads}
-
-    (note,) = correlation_notes([one(-0.82), one(0.31), one(0.1), one(None)])
-    assert note == "ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows"
-    assert correlation_notes([one(0.5, 3)]) == ["ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row"]
-    assert not correlation_notes([one(None)])
-
-
-def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
-    text = view_of("condition", measured(file, tmp_path).records).text("table", 90)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    assert "Left out: effective, at m/2" in " ".join(plain.split()) and "effective" not in plain.split("cond:")[0]
-    assert max(map(cell_len, plain.splitlines())) <= 90
-    places = {
-        cell_len(line.partition("skyformer")[0]) for line in plain.splitlines() if re.match(r"S\S+ .*skyformer ", line)
+    run = measured(file, tmp_path, iterations=12, sensitivity=True)
+    frame, steps, trials = (run.frame(kind) for kind in ("matrix", "iteration", "trial"))
+    scaled = frame[frame["matrix"] == "N"]
+    assert (scaled["lemma3"] == "holds").all() and (scaled["gradient_six"] > 0).all()
+    of_scaled = steps[steps["matrix"] == "N"]
+    assert (of_scaled.groupby("head")["iteration"].apply(list).map(lambda some: some == [*range(13)])).all()
+    changes = {
+        *trials.loc[trials["sensitivity"].notna(), ["matrix", "name"]].fillna("").itertuples(index=False, name=None)
     }
-    assert len(places) == 1  # a combining mark takes no column
+    assert changes == {("B", ""), ("C", ""), ("B~", "skyformer"), ("B~", "nystromformer")}
+    _, lines = cells(steps, RESIDUALS)
+    of_core = steps[(steps["matrix"] == "A_S")]
+    [line] = [line for line in lines if line["matrix"].value == "A_S"]
+    for name, step in (("residual_0", 0), ("residual_6", 6), ("residual_10", 10), ("residual_last", 12)):
+        assert line[name].value == pytest.approx(of_core.loc[of_core["iteration"] == step, "residual"].median())
+    assert "residual_15" not in line
+    _, lines = cells(trials, CHANGES)
+    assert lines[-1]["sensitivity.max"].value == trials.loc[trials["matrix"] == "C", "sensitivity"].max()
+    plain = measured(file, tmp_path, "plain")
+    for kind, table in (("iteration", RESIDUALS), ("trial", CHANGES)):
+        assert not grids(plain.frame(kind), table)
 
 
-@pytest.mark.parametrize("name", ["cond", "change"])
-def test_a_median_is_shown_with_its_range_where_its_column_is_asked_for(name):
-    text = view_of("condition", read_records(GOLDEN / "runs/condition")).text("md", columns=[name])
-    assert f"| {name} | [p10 – p90] |" in text
+@pytest.mark.parametrize("name, heading", [("cond", r"σ₁/σ\_m [p10 – p90]"), ("sensitivity", "change [p10 – p90]")])
+def test_a_median_is_shown_with_its_range_where_its_column_is_asked_for(file, tmp_path, name, heading):
+    measured(file, tmp_path, methods=("nystromformer",), sensitivity=True)
+    [view] = views(open_run(tmp_path / "r"))
+    assert f"| {heading} |" in view.text("md", columns=[name])
 
 
 def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_path, monkeypatch):
     monkeypatch.setattr("attnprobe.experiments.condition.measure.DENSE", 40)
-    records = measured(file, tmp_path).records
-    assert records[0]["method"] is None and records[0]["status"] == "skipped" and "n=40" in records[0]["reason"]
-    assert all(record["status"] == "ok" for record in records[1:])
-    changed = measured(file, tmp_path, "changed", methods=("skyformer",), sensitivity=True).records[0]
-    assert changed["status"] == "ok" and "n=40" in changed["reason"] and set(changed["metrics"]) == {"sensitivity"}
+    [first, *others] = measured(file, tmp_path).records["condition"]
+    assert first["method"] is None and first["status"] == "skipped" and "n=40" in first["reason"]
+    assert all(cell["status"] == "ok" for cell in others)
+    changed = measured(file, tmp_path, "changed", methods=("skyformer",), sensitivity=True)
+    [first, _] = changed.records["condition"]
+    assert first["status"] == "ok" and "n=40" in first["reason"] and {row["kind"] for row in first["rows"]} == {"trial"}
+    [view] = views(changed)
+    assert first["reason"] in " ".join(view.text("table").split())
 
 
 def test_methods_without_a_core_and_budgets_beyond_the_sequence_are_skipped_with_a_reason(file, tmp_path):
-    records = measured(file, tmp_path, methods=("linear", "skyformer"), d=(8, 400)).records[1:]
-    actual = {(one["method"], one["d"]): one["reason"] for one in records if one["status"] == "skipped"}
+    run = measured(file, tmp_path, methods=("linear", "skyformer"), d=(8, 400))
+    cells = run.records["condition"][1:]
+    actual = {(cell["method"], cell["d"]): cell["reason"] for cell in cells if cell["status"] == "skipped"}
     assert actual["linear", None] == "linear inverts no core" and len(actual) == 2
     assert "d=400 exceeds" in actual["skyformer", 400]
+    heads = run.frame().set_index("name")
+    assert (heads.loc["linear", "output_spectral_relative"] > 0).all()  # it has an error, and no core
 
 
 def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path):
-    rows = long_rows(measured(file, tmp_path, methods=("skyformer",), sensitivity=True).records, SHAPE)
+    frame = measured(file, tmp_path, methods=("skyformer",), sensitivity=True).frame("matrix")
     qkv = load_qkv(qkv=str(file), n=80)
     core = by_name(qkv, approximate("skyformer", qkv, 8))["SAS"]
     whole = core.matrix * core.log_scale.exp()[:, None, None]
     expected = iteration_gradient(whole, core.start)
-    for row in (row for row in rows if row["matrix"] == "SAS"):
+    rows = frame[frame["matrix"] == "SAS"]
+    assert len(rows) == 3
+    for _, row in rows.iterrows():
         assert row["gradient_six"] == pytest.approx(float(expected[row["head"]]), rel=1e-6)
         assert row["gradient"] == pytest.approx(inverse_gradient(condition(whole[row["head"]])), rel=1e-9)
+
+
+def test_singular_cores_have_no_finite_numbers(file, tmp_path):
+    """Five landmarks of which the iid sampler draws some twice."""
+    frame = measured(file, tmp_path, methods=("skyformer:sampler=iid",), d=(60,)).frame("matrix")
+    singular = frame[(frame["matrix"] == "SCS") & (frame["repeated"] > 0)]
+    assert len(singular) and np.isinf(singular[["cond", "gradient"]].astype(float)).all().all()
+    assert singular["flag"].str.startswith("singular").all() and (singular["rank"] < 60).all()
+    assert np.isfinite(singular["cond_eff"].astype(float)).all()
 
 
 def test_a_value_of_zero_draws_what_it_can(run, tmp_path):
@@ -608,35 +643,32 @@ def test_a_value_of_zero_draws_what_it_can(run, tmp_path):
     q, k = torch.randn(2, 2, 48, 8, generator=torch.Generator().manual_seed(0))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": torch.zeros(2, 48, 8)}, tmp_path / "zero.safetensors")
     code, _, err = run("--qkv", "zero.safetensors", "--d", "8", "--plot", "--out", "r")
-    assert code == 0 and (tmp_path / "r/figures/condition-n48-d8.svg").exists(), err
+    assert code == 0 and (tmp_path / "r/figures/condition-numbers.svg").exists(), err
     assert not list((tmp_path / "r/figures").glob("condition-error*"))
 
 
-@pytest.mark.parametrize("others, expected", [((), "skyformer"), (("--method", "skyformer"), "skyformer:sampler=wor")])
-def test_the_options_of_a_core_stand_in_the_figure_where_they_tell_variants_apart(run, tmp_path, others, expected):
-    made = torch.Generator().manual_seed(0)
-    save_file({axis: torch.randn(2, 48, 8, generator=made) for axis in "qkv"}, tmp_path / "some.safetensors")
-    code, _, err = run(
-        "--qkv", "some.safetensors", "--d", "8", "--method", "skyformer:sampler=wor", *others, "--out", "r"
-    )
-    assert code == 0, err
-    axis = open_run(tmp_path / "r").plot("condition")
-    names = {label.get_text().split("  ")[1] for label in axis.get_yticklabels()[3:]}
-    assert names == {"skyformer", expected}
+def test_the_options_of_a_core_stand_in_the_figure():
+    wor = "skyformer:sampler=wor"
+    [sheet] = sheets(pd.concat([matrices([1.0, 2.0], [0.1, 0.2]), matrices([3.0], [0.1], name=wor)]), NUMBERS)
+    names = [text.get_text() for legend in sheet.legends for text in legend.get_texts()]
+    assert {"skyformer", wor} <= {*names}
 
 
-@pytest.mark.parametrize("singular, band", [(1, False), (3, True)])
-def test_a_median_of_singular_matrices_stands_in_their_band(singular, band):
-    from matplotlib.figure import Figure
+def test_a_figure_counts_the_singular_matrices_of_each_line():
+    rows = matrices([math.inf, math.inf, 10.0, 3.0], [0.1] * 4)
+    [sheet] = sheets(rows, NUMBERS)
+    assert r"2 $\infty$" in " ".join(text.get_text() for text in sheet.axes[0].texts)
 
-    from attnprobe.experiments.condition.figures import BAND, _strip
 
-    axis = Figure().subplots()
-    rows = [{"matrix": "A", "cond": None if place < singular else 10.0, "cond_eff": 5.0} for place in range(4)]
-    _strip(axis, 0, rows, 1e3, "black")
-    (bar,) = [line for line in axis.get_lines() if line.get_linewidth() == 2.4]
-    x = bar.get_xdata()[0]
-    assert 1e3 ** BAND[0] < x < 1e3 ** BAND[3] if band else x == 10
+def test_a_figure_of_iterations_is_of_the_inverted_cores(file, tmp_path):
+    steps = measured(file, tmp_path, iterations=7).frame("iteration")
+    [sheet] = sheets(steps, ITERATIONS)
+    inverted = steps[steps["inverted"].fillna(False)]
+    expected = {
+        name: rows.groupby("iteration")["residual"].median().tolist() for name, rows in inverted.groupby("name")
+    }
+    lines = [line.get_ydata().tolist() for line in sheet.axes[0].get_lines() if len(line.get_xdata()) == 8]
+    assert all(any(line == pytest.approx(values) for line in lines) for values in expected.values())
 
 
 def test_a_causal_form_has_no_core_of_all_keys(tmp_path, run):
@@ -645,10 +677,19 @@ def test_a_causal_form_has_no_core_of_all_keys(tmp_path, run):
     save_file({axis: torch.randn(1, 16, 4, generator=made) for axis in "qkv"}, file, {"causal": "true"})
     code, out, err = run("--qkv", file, "--d", "2,4", "--out", "r")
     assert code == 0, err
-    named = "skyformer d = 2, skyformer d = 4, nystromformer d = 2, nystromformer d = 4"
-    text = " ".join(out.split())
-    assert text.count("skipped") == 1 and f"– {named}: skipped, no core to measure" in text
-    records = [json.loads(line) for line in Path("r/records.jsonl").read_text().splitlines()]
-    reasons = {record["method"]: record["reason"] for record in records if record["status"] == "skipped"}
-    assert set(reasons) == {"skyformer", "nystromformer"}
-    assert all("a causal form inverts a core for each block of keys" in reason for reason in reasons.values())
+    assert "a causal form inverts a core for each block of keys" in " ".join(out.split())
+    frame = open_run("r").frame("matrix")
+    skipped = frame[frame["status"] == "skipped"]
+    assert {*skipped["name"]} == {"skyformer", "nystromformer"} and len(skipped) == 4
+    assert skipped["reason"].str.contains("a causal form inverts a core for each block of keys").all()
+    assert {*frame.loc[frame["status"] == "ok", "matrix"]} == {*EXACT}
+
+
+def test_a_figure_of_iterations_shows_residuals_down_to_rounding_and_no_overflow(file, tmp_path):
+    steps = measured(file, tmp_path, methods=("nystromformer",), iterations=9).frame("iteration")
+    falling = steps.assign(
+        residual=np.where(steps["iteration"] < 8, 10.0 ** -(2.0 * steps["iteration"].astype(float)), 1e200)
+    )
+    [sheet] = sheets(falling, ITERATIONS)
+    low, high = sheet.axes[0].get_ylim()
+    assert 1e-17 < low < 1e-14 and 1 < high < 1e3
