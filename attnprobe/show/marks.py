@@ -184,10 +184,16 @@ class Brush:
             points = points[points[self.panel.along].notna()]
         look: dict[str, Any] = {"color": series.look.colour, "linestyle": series.dash, "zorder": 2}
         if series.faint:
-            look |= {"color": PALE, "linewidth": 0.6 * rcParams["lines.linewidth"], "zorder": 1.2}
+            look |= {**self._faint(), "zorder": 1.2}
         elif len(points) > FEW and not series.reference:
             look |= {"marker": series.look.marker, "markevery": (SHIFT * number % MARKED, MARKED)}
         self.plot(points["along"], points["value"], **look)
+
+    def _faint(self) -> dict[str, Any]:
+        """The look of series in the background: dots where each row is a point, which no line should join."""
+        if EACH in self.figure.points:
+            return {"color": PALE, "linestyle": "", "marker": "o", "markersize": 0.4 * rcParams["lines.markersize"]}
+        return {"color": PALE, "linewidth": 0.6 * rcParams["lines.linewidth"]}
 
     def point(self, series: Series, _: int) -> None:
         points = self.laid(series, INSET)
@@ -304,7 +310,7 @@ class Brush:
         legend, colour = self.legend, series.own.colour
         drawn = [mark.split()[0] for mark in self.figure.marks]
         if series.faint:
-            legend.others["other methods"] = drawn_as(color=PALE, linewidth=0.8)
+            legend.others["other methods"] = drawn_as(**self._faint())
             return
         named = not (self.data.sideways and self.figure.colour == self.panel.along)
         if "stack" in drawn:

@@ -171,6 +171,15 @@ def test_more_methods_than_colours_have_panels_with_the_others_thin():
     assert {*names, "other methods"} <= set(texts(drawn))
 
 
+def test_no_line_joins_the_points_of_rows_in_the_background():
+    rows = frame(*(heads(f"method{number}", [5.0 + number, 3.0, 4.0], 8) for number in range(12)))
+    scattered = Figure("f", "", x=ERROR, y="matrix_frobenius", marks=("point",), points=(EACH,))
+    drawn = draw(rows.assign(matrix_frobenius=rows[ERROR] ** 2), scattered)
+    for axis in drawn.axes:
+        pale = [line for line in axis.get_lines() if line.get_color() == "#c8c8c8"]
+        assert len(pale) == 8 and all(line.get_linestyle() == "None" and line.get_marker() == "o" for line in pale)
+
+
 def test_a_method_keeps_its_colour_whatever_it_is_called_and_is_drawn_with():
     def colour(drawn, name):
         (legend,) = drawn.legends
