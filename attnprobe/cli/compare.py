@@ -140,7 +140,7 @@ def compare(
     if junit is not None:
         check_report(junit)
     catalogue = Catalogue.of("compare")
-    check_shown(output, lambda: catalogue.columns, lambda: ())
+    check_shown(output, lambda: [catalogue])
     wanted = [metric.strip() for text in metrics for metric in text.split(",")]
     runs = [read_run(path) for path in (a, b) if path is not None]
     if b is None and not pairs:

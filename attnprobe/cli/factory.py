@@ -127,7 +127,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     if not experiment.timed:  # before torch is imported: threads that wait for one another sleep and do not spin
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     kinds = kinds_from(output.plots, experiment.plots)
-    check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
+    check_shown(output, lambda: [experiment.catalogue])
     if getattr(output, "listing", False):
         answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
         return

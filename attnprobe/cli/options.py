@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -14,6 +14,9 @@ from ..errors import unknown
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import ALL, NO_FIGURE, Output
+
+if TYPE_CHECKING:
+    from ..show.shown import Catalogue
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -90,30 +93,28 @@ def write_section(
 
 def output_of(**texts: Any) -> Output:
     """The output options of a command with `shown_options`."""
-    from ..tables.view import check_format
+    from ..show.writers import check_format
 
     output = built(Output, texts, lambda option: option.long)
     check_format(output.format_, output.columns or ())
     return output
 
 
-def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Callable[[], Sequence[str]]) -> None:
+def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue | None]]) -> None:
     """Refuse an unknown name in ``--columns`` before anything is measured.
 
     Args:
-        columns: all that the tables may have. fields: the names of all fields that the rows may have.
+        catalogues: of the commands whose tables are shown.
     """
-    from ..tables.formats import check_fields
-    from ..tables.view import check_columns, check_format
+    from ..show.writers import check_format
 
     names = output.columns or ()
     check_format(output.format_, names)
-    if not names:
-        return
-    if output.format_ == "csv":
-        check_fields(fields(), names)
-    else:
-        check_columns(columns(), [name.removeprefix("+") for name in names])
+    if names:
+        from ..show.shown import check_columns
+
+        known = [one for one in catalogues() if one is not None]
+        check_columns(known, names, of_lines=output.format_ == "csv")
 
 
 def as_shown(output: Output) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from .options import check_shown, kinds_from, output_of, shown_options, style_op
 if TYPE_CHECKING:
     from ..report import Report, Run
     from ..show.shown import Shown
-    from ..tables.table import Column
     from ..tables.view import View
 
 EPILOG = """\b
@@ -112,13 +111,7 @@ def report(
         raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
 
-    def columns() -> list[Column]:
-        return [column for one in measured for column in one.columns]
-
-    def fields() -> list[str]:
-        return [field for one in measured for field in one.fields]
-
-    check_shown(output, columns, fields)
+    check_shown(output, lambda: [one.catalogue for one in measured])
     page = opened[0].path if out is None else path_of(out)
     if page.exists() and not page.is_dir():
         raise UsageError(f"--out {page} is not a directory")

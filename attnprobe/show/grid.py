@@ -166,16 +166,18 @@ def with_computed(lines: DataFrame, table: Table, each: Sequence[str] = ()) -> D
     """The lines of a table with the numbers of its computed columns, place by place; without ready cells."""
     import pandas as pd
 
-    columns = [
-        column for column in table.every if isinstance(column.value, Computed) and {*column.value.needs} <= {*lines}
-    ]
+    columns = {
+        column.name: column.value.function
+        for column in table.every
+        if isinstance(column.value, Computed) and {*column.value.needs} <= {*lines}
+    }
     if not columns or lines.empty:
         return lines
     groups = _groups(lines, [*table.each, *each]) if (*table.each, *each) else [lines]
     made = pd.concat(
-        [group.assign(**{column.name: [*column.value.function(group)] for column in columns}) for group in groups]
+        [group.assign(**{name: [*function(group)] for name, function in columns.items()}) for group in groups]
     )
-    ready = [column.name for column in columns if any(isinstance(value, Cell) for value in made[column.name])]
+    ready = [name for name in columns if any(isinstance(value, Cell) for value in made[name])]
     return made.drop(columns=ready).loc[lines.index]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
 from ..frame.rows import HEAD
-from ..frame.summary import STATISTICS
+from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
 from .grid import Grid, grids, summarised, with_computed
 from .table import Column, Table
@@ -137,7 +137,7 @@ class Shown:
         found = []
         for table in (table for table in self.catalogue.tables if table.of_best and self.best):
             frame = self.frame(table.kind)
-            pooled = [()] if frame["layer"].nunique() > 1 else []
+            pooled = [()] if len(frame["layer"].dropna().unique()) > 1 else []
             for each in (*pooled, table.within):
                 found += self.best.methods(summarised(frame, table, [table.metric, "realised_d"], each), table)
         return found
@@ -148,9 +148,7 @@ class Shown:
         Raises:
             UsageError: a column that no table has.
         """
-        for name in names:
-            if not any(_has(table, name) for table in self.catalogue.tables):
-                raise unknown("column", name.removeprefix("+"), [column.name for column in self.catalogue.columns])
+        check_columns([self.catalogue], names)
         return replace(self, columns=tuple(names))
 
     @cached_property
@@ -283,6 +281,31 @@ class Shown:
             }
             for line in lines
         ]
+
+
+def check_columns(catalogues: Sequence[Catalogue], names: Sequence[str], of_lines: bool = False) -> None:
+    """Refuse a column that no table has.
+
+    Args:
+        of_lines: the columns are those of CSV, the lines of the first tables in full precision.
+    """
+    for name in names:
+        plain, tables = name.removeprefix("+"), [table for catalogue in catalogues for table in catalogue.tables]
+        if of_lines:
+            known = [field for catalogue in catalogues for field in _fields(catalogue.tables[0])]
+            metric, _, statistic = plain.partition(".")
+            there = plain in known or metric in METRICS and statistic in STATISTICS
+        else:
+            known = [column.name for table in tables for column in table.every]
+            there = any(_has(table, plain) for table in tables)
+        if not there:
+            raise unknown("column", plain, list(dict.fromkeys(known)))
+
+
+def _fields(table: Table) -> list[str]:
+    """The columns of a table's lines that are no statistics, and some that are."""
+    shown = [field for column in table.every for field in column.fields]
+    return [*table.each, *table.by, *COUNTS, *STATE, *table.of_groups, *shown]
 
 
 def _has(table: Table, name: str) -> bool:

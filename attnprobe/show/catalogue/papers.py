@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..table import BUDGET, KEY, METHOD, Column, Computed, Table
 
 ERROR = "output_spectral"
+
+
+def _ratio(lines: Any) -> Any:
+    """The measured mean over the paper's value; none of a value of 0."""
+    return lines[f"{ERROR}.mean"] / lines["paper"].replace(0, None)
+
+
 PAPERS = Table(
     "papers",
     "Error of the output beside the values of a paper",
@@ -20,9 +29,7 @@ PAPERS = Table(
         ),
         Column(
             "error /\npaper's",
-            Computed(
-                (f"{ERROR}.mean", "paper"), lambda lines: lines[f"{ERROR}.mean"] / lines["paper"].replace(0, None)
-            ),
+            Computed((f"{ERROR}.mean", "paper"), _ratio),
             name="ratio",
             meaning="the measured mean over the paper's value",
             priority=7,
