@@ -2,10 +2,10 @@
 
 import json
 import math
-import statistics
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
@@ -37,7 +37,7 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     options = "--n 100 --d 16 --method window,performer,linformer,svd --format json --out r"
     code, out, _ = run("error", *decoder, options)
     answer = json.loads(out)
-    rows = {row["method"]: row for row in answer["rows"]}
+    rows = {row["method"]: row for row in answer["rows"] if row["table"] == "error"}
     assert code == 0 and answer["source"]["causal"] is True
     expected = ("skipped", "attention is causal, and linformer has no causal form")
     assert (rows["linformer"]["status"], rows["linformer"]["reason"]) == expected
@@ -45,14 +45,14 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
     for name in ("window", "performer", "svd", "vmean"):
         approx = approximate(name, qkv, None if name == "vmean" else 16)
-        error, actual = output_errors(exact_output(qkv), approx, qkv), rows[name]["metrics"]
+        error, actual = output_errors(exact_output(qkv), approx, qkv), rows[name]
         for metric in ("output_spectral_relative", "output_frobenius_relative"):
-            assert actual[metric]["mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
+            assert actual[f"{metric}.mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
         dense = approx.operator.dense() - torch.softmax(
             (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf")), -1
         )
         norm = float(dense.norm(dim=(1, 2)).mean())
-        assert actual["matrix_frobenius"]["mean"] == pytest.approx(norm, rel=1e-4)
+        assert actual["matrix_frobenius.mean"] == pytest.approx(norm, rel=1e-4)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert manifest["source"]["causal"] is True and "attention: causal" in manifest["described"][0]
     code, out, _ = run("report", "r")
@@ -63,14 +63,10 @@ def test_the_entropy_of_causal_rows_is_a_share_of_uniform_rows_not_of_ln_n(run, 
     """A row that sees the keys up to its own has at most their logarithm, far below ln n."""
     args = ("error", *decoder, "--n", 64, "--d", 16, "--method", "window", "--layer", 1, "--no-matrix")
     code, out, _ = run(*args, "--out", "r")
-    line = " ".join(out[out.index("inputs, medians") : out.index("stable rank of B")].split())
-    assert code == 0 and "% of uniform rows)" in line and "ln n" not in line
     table = (tmp_path / "r/tables/error-inputs.md").read_text()
-    assert "| of uniform |" in table and "of ln n" not in table
-    nats, share = (
-        statistics.median(row[name] for row in json.loads(run(*args, "--format", "json")[1])["inputs"])
-        for name in ("entropy", "entropy_share")
-    )
+    assert code == 0 and "of uniform" in table and "of ln n" not in table
+    inputs = open_run("r").frame("inputs")
+    nats, share = (float(inputs[name].median()) for name in ("entropy", "entropy_share"))
     assert share == pytest.approx(nats * 64 / sum(math.log(i) for i in range(1, 65)), rel=1e-6)
 
 
@@ -104,12 +100,13 @@ def test_queries_name_the_rows_that_are_measured(run, decoder, of):
     code, out, err = run("error", *source, *rows, *options)
     assert code == 0, err
     qkv = loaded(decoder, n=64)
-    for row in json.loads(out)["rows"]:
+    for row in (row for row in json.loads(out)["rows"] if row["table"] == "error"):
         assert (row["status"], row["reason"]) == ("ok", None)
-        given = {name: value for name, value in row["options"].items() if value is not None}
+        written = filter(None, row["name"].partition(":")[2].split(","))
+        given = {name: yaml.safe_load(value) for name, value in (pair.split("=") for pair in written)}
         approx = approximate(row["method"], qkv, 16, **given)
         mass = row_metrics(exact(qkv), approx, qkv)["mass"][:, 44:]
-        assert row["metrics"]["mass"]["mean"] == pytest.approx(float(mass.mean()), rel=1e-5)
+        assert row["mass.mean"] == pytest.approx(float(mass.mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize(("causal", "code"), [("true", 0), ("False", 0), ("perhaps", 3)])
@@ -178,27 +175,24 @@ def test_spectra_budgets_and_theorems_of_some_queries_are_of_their_rows(run, dec
     place = (*decoder, "--n", 60, "--device", "cpu", "--queries", "last:9", "--format", "json")
     qkv = loaded(decoder, n=60, queries="last:9")
 
-    def rows(*args):
-        code, out, _ = run(*args, *place, "--out", args[0])
-        assert code == 0
-        return json.loads(out)["rows"]
+    def heads_of(*args, kind="head"):
+        assert run(*args, *place, "--out", args[0])[0] == 0
+        return open_run(args[0]).frame(kind)
 
     singular = torch.linalg.svdvals(exact(qkv).dense().double())
-    rows("spectrum", "--of", "softmax")
-    heads = open_run("spectrum").frame("singular").groupby("head")["value"]
+    heads = heads_of("spectrum", "--of", "softmax", kind="singular").groupby("head")["value"]
     for (_, found), values in zip(heads, singular, strict=True):
         assert found.tolist() == pytest.approx(values.tolist(), rel=1e-5)
 
     def error(d):
         return output_errors(exact_output(qkv), approximate("topk", qkv, d), qkv)["output_frobenius_relative"]
 
-    measured = rows("budget", "--method", "topk", "--epsilon", 0.3, "--d-min", 1, "--scan")
-    assert [row["found"] for row in measured] == [
-        next(d for d in range(1, 31) if error(d)[h] <= 0.3) for h in range(qkv.h)
-    ]
-    assert measured[0]["most"] == 30  # half of the keys, however few the queries are
-    for row, largest in zip(rows("theory", "--theorem", "bounded-entries"), alman2023_entries(qkv), strict=True):
-        assert row["measured"] == pytest.approx(float(largest), rel=1e-6)
+    measured = heads_of("budget", "--method", "topk", "--epsilon", 0.3, "--d-min", 1, "--scan")
+    least = [next(d for d in range(1, 31) if error(d)[h] <= 0.3) for h in range(qkv.h)]
+    assert measured["found"].tolist() == least
+    assert set(measured["most"]) == {30}  # half of the keys, however few the queries are
+    entries = heads_of("theory", "--theorem", "bounded-entries")["measured"]
+    assert entries.tolist() == pytest.approx(alman2023_entries(qkv).tolist(), rel=1e-6)
 
 
 @pytest.mark.parametrize("command", ["condition", "bench", "inject", "stability"])
