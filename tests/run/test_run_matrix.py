@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from error_rows import in_lists, known, lines_of_cells
 from safetensors.torch import load_file, save_file
 
 from attnprobe import exact, matrix_errors
@@ -35,7 +36,7 @@ def measured(source, tmp_path, name="r", **rest):
     request = ErrorRequest(**source, out=str(tmp_path / name), **{"d": (8,), **rest})
     labels = []
     outcome = measure_errors(request, progress=lambda done, total, label: labels.append((done, total, label))).outcome
-    return {record["key"]: {**record, "run": ""} for record in outcome.records}, outcome, labels
+    return {cell["key"]: in_lists(cell) for cell in outcome.records}, outcome, labels
 
 
 def of(records, method, d=8):
@@ -44,7 +45,7 @@ def of(records, method, d=8):
 
 
 def without_time(records):
-    return {key: {**record, "seconds": None} for key, record in records.items()}
+    return known({key: {**record, "seconds": None} for key, record in records.items()})
 
 
 def replaced(monkeypatch, name, change):
@@ -126,14 +127,14 @@ def test_a_run_that_goes_on_has_the_numbers_of_one_without_interruption(source, 
     whole, _, _ = measured(source, tmp_path, "whole", **MANY)
     path = tmp_path / "r/records.jsonl"
     path.parent.mkdir()
-    lines = (tmp_path / "whole/records.jsonl").read_bytes().splitlines(keepends=True)
+    lines = lines_of_cells(tmp_path / "whole/records.jsonl")
     torn = lines[kept][:50] if kept < len(lines) else b""
     path.write_bytes(b"".join(lines[:kept]) + torn)
     shutil.copy(tmp_path / "whole/manifest.json", path.parent)  # without it the folder is not a run's
     again, outcome, _ = measured(source, tmp_path, **MANY)
     assert outcome.measured == len(lines) - kept and outcome.done_before == kept
     assert without_time(again) == without_time(whole)
-    assert len(path.read_bytes().splitlines()) == len(lines)
+    assert len(lines_of_cells(path)) == len(lines)
 
 
 def test_an_interruption_keeps_the_batches_that_are_done(source, tmp_path, monkeypatch):
@@ -150,7 +151,7 @@ def test_an_interruption_keeps_the_batches_that_are_done(source, tmp_path, monke
     monkeypatch.setattr(run_file, "shared_matrix_errors", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measured(source, tmp_path, **MANY)
-    assert len((tmp_path / "r/records.jsonl").read_bytes().splitlines()) == 2 + 2 * 4  # bounds, two batches
+    assert len(lines_of_cells(tmp_path / "r/records.jsonl")) == 2 + 2 * 4  # bounds, two batches
     again, outcome, _ = measured(source, tmp_path, **MANY)
     assert outcome.done_before == 10 and without_time(again) == without_time(whole)
     sizes = [len(args[1]) for args in calls]

@@ -146,9 +146,9 @@ def test_factors_are_never_averaged_together(file, tmp_path):
 def test_one_factor_alone_is_named(file, tmp_path, capsys):
     words = ("error", "--qkv", file, "--device", "cpu", "--d", "4", "--method", "nystromformer", "--format", "md")
     assert command_line(*words, "--scale-inputs", "2", "--out", tmp_path / "two") == 0
-    assert "scale_inputs 2" in capsys.readouterr().out
+    assert "scale_inputs 2" in capsys.readouterr().out.replace("\\", "")
     assert command_line(*words, "--out", tmp_path / "one") == 0
-    assert "scale_inputs" not in capsys.readouterr().out
+    assert "scale_inputs" not in capsys.readouterr().out.replace("\\", "")
 
 
 def test_a_failure_under_a_large_factor_is_that_cells_alone(file, tmp_path, monkeypatch):

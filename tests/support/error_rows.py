@@ -1,5 +1,6 @@
 """Cells of `attnprobe error` as rows, from the lists of `error_records`, and what is shown and judged of them."""
 
+import json
 from functools import cache
 
 from attnprobe.compare.best import Best
@@ -64,18 +65,38 @@ def in_lists(cell):
     heads = [row for row in cell["rows"] if row["kind"] == "head"]
     names = dict.fromkeys(name for row in heads for name in row if name not in ("kind", "key", "head"))
     metrics = {name: [_number(row.get(name)) for row in heads] for name in names}
-    known = [row for row in cell["rows"] if row["kind"] == "position"]
-    if not known:
-        return {**cell, "metrics": metrics}
-    positions = sorted({row["position"] for row in known})
-    by_head = {row["head"]: [other for other in known if other["head"] == row["head"]] for row in known}
-    names = dict.fromkeys(name for row in known for name in row if name not in ("kind", "key", "head", "position"))
+    of_cell = {name: metrics.pop(name) for name in LISTS if name in metrics}
+    of_cell |= {name: value for name, value in cell.items() if name not in ("rows", "lines", "kind", "schema", "run")}
+    by_position = [row for row in cell["rows"] if row["kind"] == "position"]
+    if not by_position:
+        return {**of_cell, "metrics": metrics}
+    positions = sorted({row["position"] for row in by_position})
+    by_head = {row["head"]: [other for other in by_position if other["head"] == row["head"]] for row in by_position}
+    names = dict.fromkeys(
+        name for row in by_position for name in row if name not in ("kind", "key", "head", "position")
+    )
     means = {name: [[row.get(name) for row in rows] for rows in by_head.values()] for name in names}
-    return {**cell, "metrics": metrics, "profile": {"keys": positions, **means}}
+    return {**of_cell, "metrics": metrics, "profile": {"keys": positions, **means}}
 
 
 def _number(value):
-    return decode_inf(value) if isinstance(value, str) else value
+    return decode_inf(value) if value in ("inf", "-inf") else value
+
+
+def lines_of_cells(path):
+    """The lines of a file of rows, as one text for each cell: its rows, then the line that ends it."""
+    cells, lines = [], []
+    for line in path.read_bytes().splitlines(keepends=True):
+        lines.append(line)
+        if json.loads(line)["kind"] == "cell":
+            cells.append(b"".join(lines))
+            lines = []
+    return cells
+
+
+def known(cells):
+    """Cells by key without the fields that are null, which a cell that was read has where the file has none."""
+    return {key: {name: value for name, value in cell.items() if value is not None} for key, cell in cells.items()}
 
 
 def records_in(folder):
