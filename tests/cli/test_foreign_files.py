@@ -70,11 +70,16 @@ def reference(place, text):
 
 
 def changed_run(place, file, change):
-    """A copy of a run in which each line of a file is changed."""
+    """A copy of a run in which each line of a file is changed. Cells without rows are left out."""
     shutil.copytree(INPUTS.parent / "runs/error", place / "a")
     lines = [json.loads(line) for line in (place / "a" / file).read_text().splitlines()]
-    (place / "a" / file).write_text("".join(f"{json.dumps(change(line))}\n" for line in lines))
+    (place / "a" / file).write_text("".join(f"{json.dumps(change(line))}\n" for line in lines if line.get("lines") != 0))
     return ["report", "a", "--plot", "none", "--out", "o"]
+
+
+def in_rows(**fields):
+    """A change of each line that is a row."""
+    return lambda one: one if one["kind"] == "cell" else {**one, **fields}
 
 
 def link(path, *arguments):
@@ -150,27 +155,25 @@ CASES = {
         2,
         "is not a valid path: File name too long",
     ),
-    "report: records without a target": (
-        lambda p: changed_run(p, "records.jsonl", lambda one: {k: v for k, v in one.items() if k != "target"}),
+    "report: records without tokens": (
+        lambda p: changed_run(p, "records.jsonl", lambda one: {k: v for k, v in one.items() if k != "n"}),
         2,
-        "field target: missing; the run has no valid record",
+        "field n: missing; the run has no valid record",
     ),
-    "report: a profile of a text": (
-        lambda p: changed_run(p, "records.jsonl", lambda one: {**one, "profile": {"keys": [1], "mass": "nan"}}),
+    "report: a number that is a text": (
+        lambda p: changed_run(p, "records.jsonl", in_rows(output_spectral="nan")),
         2,
-        "field profile.mass: expected a valid list",
+        "output_spectral: expected a valid number, got \"nan\"",
     ),
-    "report: a profile without its keys": (
-        lambda p: changed_run(p, "records.jsonl", lambda one: {**one, "profile": {"mass": [[1.0], [1.0]]}}),
+    "report: a position without its place": (
+        lambda p: changed_run(p, "records.jsonl", in_rows(kind="position", mass=1.0)),
         2,
-        "field profile.keys: expected the whole numbers 2^a",
+        "position: missing",
     ),
-    "report: a profile of other places": (
-        lambda p: changed_run(
-            p, "records.jsonl", lambda one: {**one, "profile": {"keys": [1, 2], "mass": [[1.0]] * len(one["heads"])}}
-        ),
+    "report: rows of no kind": (
+        lambda p: changed_run(p, "records.jsonl", in_rows(kind="tail")),
         2,
-        "field profile.mass: expected a list of 2 numbers for each head",
+        "field kind: no rows of kind 'tail'; this version knows head, position",
     ),
     "a configuration with a word for a number": (
         lambda p: model(p, hidden_size="many"),

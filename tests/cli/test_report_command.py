@@ -92,12 +92,14 @@ def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_
     args = ("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
     run(*args)
     path = tmp_path / "r/records.jsonl"
-    first, second, *rest = path.read_bytes().splitlines(keepends=True)
-    damaged = second[: len(second) // 2] + b"\n" if damage == "cut" else second.replace(b'"metrics":', b'"metrics"\x00')
-    path.write_bytes(b"".join([first, damaged, *rest]))
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if b'"kind":"cell"' in line)
+    cell = lines[at]
+    lines[at] = cell[: len(cell) // 2] + b"\n" if damage == "cut" else cell.replace(b'"heads":', b'"heads"\x00')
+    path.write_bytes(b"".join(lines))
     assert run("report", "r", "--plot", "none")[0] == 4
     code, _, err = run(*args)
-    assert code == 0 and "records.jsonl:2: " in err and "counts as not measured" in err
+    assert code == 0 and f"records.jsonl:{at + 1}: " in err and "counts as not measured" in err
     code, _, err = run("report", "r", "--plot", "none")
     assert code == 0 and "records.jsonl" not in err
 
@@ -139,7 +141,7 @@ def test_written_tables_have_the_chosen_columns(run, qkv, tmp_path):
     """The printed LaTeX table had them, the one in the folder did not."""
     run("error", "--qkv", qkv, "--d", "4", "--out", "r")
     before = left(tmp_path / "r")
-    columns = ("--columns", "median", "--plot", "none")
+    columns = ("--columns", "output_spectral_relative.median", "--plot", "none")
     _, _, err = run("report", "r", *columns)
     after = left(tmp_path / "r")
     assert "tables have none of these columns" not in err
@@ -148,15 +150,15 @@ def test_written_tables_have_the_chosen_columns(run, qkv, tmp_path):
     assert after["tables/error.tex"].decode() == run("report", "r", *columns, "--format", "latex")[1]
     assert run("report", "r", "--plot", "none", "--format", "csv", "--columns", "n")[0] == 0
     assert left(tmp_path / "r") == before
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r", "--columns", "median")
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r", "--columns", "output_spectral_relative.median")
     assert left(tmp_path / "r") == after
 
 
 def test_tables_without_the_chosen_columns_are_counted(run, qkv):
     run("error", "--qkv", qkv, "--d", "4", "--out", "r", "--rows", "--no-matrix")
-    _, out, err = run("report", "r", "--plot", "none", "--columns", "method,d,mass")
+    _, out, err = run("report", "r", "--plot", "none", "--columns", "name,d,mass.mean")
     assert "--columns: 1 of 2 tables have none of these columns and are left out" in err
-    assert "\nrows · " in out and "\nlayer 0 · " not in out
+    assert "\nRows of attention" in out and "\nRelative error of the output" not in out
 
 
 @pytest.mark.slow
@@ -221,10 +223,10 @@ def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
     paper = "init,n,d,method,value,digitisation_uncertainty\npretrained,48,4,Skyformer,0.5,0.01\n"
     (tmp_path / "paper.csv").write_text(paper)
     code, out, err = run("report", "r", "--reference", "paper.csv", "--plot", "papers")
-    assert code == 0 and "papers-output_spectral.svg" in err, err
+    assert code == 0 and "papers.svg" in err, err
     (row,) = json.loads((tmp_path / "r/tables/papers.json").read_text())["rows"]
     measured = next(row for row in json.loads((tmp_path / "r/tables/error.json").read_text())["rows"] if row["d"] == 4)
-    assert row["ratio"] == measured["metrics"]["output_spectral"]["mean"] / 0.5
+    assert row["ratio"] == measured["output_spectral.mean"] / 0.5
     assert run("report", "r", "--reference", "nowhere.csv")[0] == 2
 
 
@@ -325,10 +327,16 @@ def test_one_source_by_two_names_is_one_source(run, tmp_path):
 
 
 def a_record(**changes):
-    state = {"schema": 1, "key": "k", "command": "error", "status": "ok", "requested": True, "source": {}}
-    place = {"layer": 0, "n": 8, "window": 0, "d": 4, "seed": 0, "heads": [0]}
-    one = {"method": "skyformer", "options": {}, "target": "softmax", "metrics": {"output_spectral": [0.5]}}
+    state = {"kind": "cell", "schema": 1, "key": "k", "lines": 1, "command": "error", "status": "ok", "source": {}}
+    place = {"layer": 0, "n": 8, "window": 0, "d": 4, "seed": 0, "heads": [0], "requested": True}
+    one = {"method": "skyformer", "options": "", "target": "softmax"}
     return json.dumps({**state, **place, **one, **changes})
+
+
+def a_cell(row=None, **changes):
+    """The lines of a record with one row."""
+    head = {"kind": "head", "key": "k", "head": 0, "output_spectral": 0.5, "output_spectral_relative": 0.5}
+    return f"{json.dumps({**head, **(row or {}), 'key': changes.get('key', 'k')})}\n{a_record(**changes)}\n"
 
 
 BAD = {
@@ -350,17 +358,15 @@ BAD = {
         {"records.jsonl": a_record(status="fine")},
         "field status: expected 'ok', 'skipped', 'failed' or 'diverged', got \"fine\"",
     ),
-    "metrics as a list": (
-        {"records.jsonl": a_record(metrics=[1])},
-        "field metrics: expected a valid dictionary, got a list of 1",
-    ),
     "a metric as words": (
-        {"records.jsonl": a_record(metrics={"x": ["high"]})},
-        'field metrics.x[0]: expected a valid number, got "high"',
+        {"records.jsonl": a_cell({"output_spectral": "high"})},
+        'field [0].output_spectral: expected a valid number, got "high"',
     ),
+    "a row that is missing": ({"records.jsonl": a_record()}, "0 of its 1 rows can be read"),
+    "rows of another kind": ({"records.jsonl": a_cell({"kind": "tail"})}, "no rows of kind 'tail'"),
     "no heads": ({"records.jsonl": a_record(heads=None)}, "field heads: expected a valid list, got null"),
-    "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "not a manifest"),
-    "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
+    "a manifest that is none": ({"records.jsonl": a_cell(), "manifest.json": "[1]"}, "not a manifest"),
+    "a damaged manifest": ({"records.jsonl": a_cell(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
 }
 
 
@@ -386,7 +392,7 @@ def test_a_folder_that_is_no_run_is_one_line_and_exit_2(run, tmp_path, files, sa
 
 def test_fields_of_csv_are_chosen_by_their_names(run, tmp_path):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")
+    (tmp_path / "r/records.jsonl").write_text(a_cell())
     code, out, _ = run("report", "r", "--format", "csv", "--columns", "method,n")
     assert code == 0 and out.splitlines()[0] == "method,n"
     code, out, err = run("report", "r", "--format", "csv", "--columns", "metod")
@@ -395,7 +401,7 @@ def test_fields_of_csv_are_chosen_by_their_names(run, tmp_path):
 
 def test_figures_that_a_run_left_nothing_for_are_named(run, tmp_path):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")
+    (tmp_path / "r/records.jsonl").write_text(a_cell())
     code, _, err = run("report", "r", "--plot", "maps,errors")
     assert code == 0 and "no figure of maps: this run left nothing to draw it from" in err
     assert "no figure of errors" not in err
@@ -433,7 +439,7 @@ def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count,
 )
 def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")
+    (tmp_path / "r/records.jsonl").write_text(a_cell())
     code, out, err = run("report", "r", *args)
     assert code == 2 and says in one_line(err) and not out
     assert run("report", "r", "--plot", "none")[0] == 0
@@ -441,7 +447,7 @@ def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
 
 def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n" + a_record(command="dream", key="l") + "\n")
+    (tmp_path / "r/records.jsonl").write_text(a_cell() + a_cell(command="dream", key="l"))
     (tmp_path / "r/manifest.json").write_text('{"status": "interrupted", "source": 3, "plan": [], "described": {}}')
     code, out, err = run("report", "r")
     assert code == 4 and "skyformer" in out
@@ -467,11 +473,11 @@ def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv
     after = left(tmp_path / "r")
     assert {name: after[name] for name in before} == before
     drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "r/figures").glob("*.svg")}
-    assert {path.name.partition("-")[0] for path in drawn} == {"error", "cost"}
+    assert {"errors", "cost"} <= {path.stem.partition("-")[0] for path in drawn}
     code, _, err = run("report", "r", "--plot", "cost", "--style", "slide")
-    assert code == 0 and err.count("figure:") == 1 and "cost-" in err
+    assert code == 0 and err.count("figure:") == 1 and "cost" in err
     again = [path for path, time in drawn.items() if path.stat().st_mtime_ns != time]
-    assert [path.name.partition("-")[0] for path in again] == ["cost"]
+    assert [path.stem.partition("-")[0] for path in again] == ["cost"]
     page = (tmp_path / "r/report.html").read_text()
     assert all(path.with_suffix(".png").name in page for path in drawn)
 
@@ -480,7 +486,7 @@ def test_a_figure_that_was_there_before_is_not_on_the_page(run, qkv, tmp_path):
     run("error", "--qkv", qkv, "--d", "4", "--out", "r")
     run("report", "r", "--plot", "errors")
     hostile = '<svg><base href="//evil"/><meta http-equiv="refresh"/><form action="//evil"><input/></form></svg>'
-    stems = ("figures/error-output_spectral_relative.svg", "figures/error-output_spectral_relative-x.svg")
+    stems = ("figures/errors.svg", "figures/errors-x.svg")
     for plot in ("none", "errors"):
         for name in stems:
             (tmp_path / "r" / name).write_text(hostile)

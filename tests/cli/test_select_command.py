@@ -14,7 +14,7 @@ def test_the_written_keys_have_the_errors_of_the_method(run, tmp_path):
     methods = ("selection:keys.safetensors", "quest:page=8")
     _, out, _ = run("error", *methods, *SOURCE, "--d", "24", "--windows", "2", "--format", "json", "--no-matrix")
     file, quest = (
-        [row["metrics"]["output_spectral"] for row in json.loads(out)["rows"] if row["family"] == family]
+        [row["output_spectral.mean"] for row in json.loads(out)["rows"] if row["family"] == family]
         for family in ("user", "selection")
     )
     assert len(file) == 2 and file == quest

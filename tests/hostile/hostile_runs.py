@@ -30,10 +30,10 @@ VALUES: tuple[Any, ...] = (
 )
 #: fields that golden records lack
 MORE = (
-    ("profile", {"keys": [1, 2], "mass": [[0.5, 0.5]]}),
-    ("profile", {"keys": [1, 2], "mass": "nan"}),
-    ("profile", {"keys": ["x"], "mass": [["nan"]]}),
-    ("profile", {}),
+    ("position", -1),
+    ("mass", "nan"),
+    ("rows", [{"kind": "head", "head": "x"}]),
+    ("lines", 10**9),
     ("method_file", {"sha256": []}),
     ("matrix_open", ["x"]),
     ("row_tolerance", "nan"),
@@ -41,7 +41,7 @@ MORE = (
 PLACES = ("records.jsonl", "manifest.json", "inputs.jsonl", "report.html", "tables", "tables/error.md")
 PLACES += (
     "figures",
-    "figures/error-x.svg",
+    "figures/errors.svg",
     "maps",
     "maps/missing.json",
     "manifest-1-of-2.json",
@@ -90,7 +90,7 @@ class Case:
 
     def change(self, record: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """A place in a record, and its new value; `del` where it goes."""
-        if "metrics" in record and self.random.random() < 0.15:
+        if "kind" in record and self.random.random() < 0.15:
             name, value = self.random.choice(MORE)
             return (name,), value
         place = self.random.choice(list(places(record)))

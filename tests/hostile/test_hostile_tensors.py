@@ -1,6 +1,5 @@
 """Hostile files of Q, K, V and of sets of keys: numbers of an independent reading, or a refusal of one line."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,8 @@ from hostile_tensors import Case, Refused, cases, reading
 from attnprobe import approximate
 from attnprobe.cli import main
 from attnprobe.errors import AttnprobeError
+from attnprobe.records.file import decode_inf
+from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
 from attnprobe.sources import SourceSpec, resolve
 
@@ -90,6 +91,5 @@ def called(args: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str
 def errors_of(case: Case, records: Path) -> dict[int, float]:
     """The error of each head in the record of the method that is asked for."""
     method = "vmean" if case.sets is None else "selection:sets.safetensors"
-    every = [json.loads(line) for line in records.read_text().splitlines()]
-    [record] = [one for one in every if one["method"] == method]
-    return dict(zip(record["heads"], record["metrics"]["output_frobenius"], strict=True))
+    [record] = [one for one in read_records(records) if one["method"] == method]
+    return {row["head"]: decode_inf(row["output_frobenius"]) for row in record["rows"]}

@@ -203,7 +203,7 @@ def test_figures_of_several_strings_at_once(tmp_path, report):
     several = "".join(STRINGS[name] for name in ("escape", "surrogate", "comment", "math", "words"))
     run = poisoned_run("error", several, tmp_path)
     report(run, "--plot", "errors")
-    svg = (run / "figures/error-output_spectral_relative.svg").read_text()
+    svg = (run / "figures/errors.svg").read_text()
     assert r"\x1b[31mred" in svg
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, BadResult, approximate, exact
 from attnprobe.cli import cli, main
+from attnprobe.records.read import read_records
 
 LONGEST = 2000  # characters of a reason in a record
 HEAD = """
@@ -502,8 +503,7 @@ def test_a_good_operator_of_a_user_is_measured_as_its_matrix(tmp_path):
 def test_an_exception_s_text_of_a_megabyte_is_cut(run, qkv):
     Path("long.py").write_text("def f(v):\n    raise ValueError('x' * 10**6)\n")
     assert run("error", "./long.py:f", "--qkv", qkv, "--d", "4", "--out", "r")[0] == 4
-    records = [json.loads(line) for line in Path("r/records.jsonl").read_text().splitlines()]
-    reason = next(record["reason"] for record in records if record["status"] == "failed")
+    reason = next(record["reason"] for record in read_records("r") if record["status"] == "failed")
     assert reason.startswith("ValueError: xxx") and reason.endswith("…") and len(reason) <= 1000
 
 
