@@ -185,9 +185,18 @@ def _records(files: Iterable[Path]) -> Iterator[Line]:
             if not isinstance(one, Malformed) and "schema" not in one:
                 rows.setdefault(one.get("key"), []).append(one)
             elif not isinstance(one, Malformed) and one.get("kind") == CELL:
-                yield path, number, {**one, "rows": rows.pop(one.get("key"), [])}
+                yield path, number, {**one, "rows": _last(rows.pop(one.get("key"), []), one.get("lines"))}
             else:
                 yield path, number, one
+
+
+def _last(rows: list[JsonObject], count: object) -> list[JsonObject]:
+    """The rows that a cell's line ends: those before them are of a cell whose own line was lost, and measured again.
+
+    >>> _last([{"head": 0}, {"head": 0}], 1)
+    [{'head': 0}]
+    """
+    return rows[-count:] if isinstance(count, int) and 0 < count < len(rows) else rows
 
 
 def _lines(path: Path) -> Iterator[Line]:

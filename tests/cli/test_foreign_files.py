@@ -73,7 +73,9 @@ def changed_run(place, file, change):
     """A copy of a run in which each line of a file is changed. Cells without rows are left out."""
     shutil.copytree(INPUTS.parent / "runs/error", place / "a")
     lines = [json.loads(line) for line in (place / "a" / file).read_text().splitlines()]
-    (place / "a" / file).write_text("".join(f"{json.dumps(change(line))}\n" for line in lines if line.get("lines") != 0))
+    (place / "a" / file).write_text(
+        "".join(f"{json.dumps(change(line))}\n" for line in lines if line.get("lines") != 0)
+    )
     return ["report", "a", "--plot", "none", "--out", "o"]
 
 
@@ -163,7 +165,7 @@ CASES = {
     "report: a number that is a text": (
         lambda p: changed_run(p, "records.jsonl", in_rows(output_spectral="nan")),
         2,
-        "output_spectral: expected a valid number, got \"nan\"",
+        'output_spectral: expected a valid number, got "nan"',
     ),
     "report: a position without its place": (
         lambda p: changed_run(p, "records.jsonl", in_rows(kind="position", mass=1.0)),

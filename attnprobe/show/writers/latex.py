@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...frame.metric import METRICS
+from ...grammar.foreign import one_line
 from ..grid import USUAL, Cell, Grid
 from ..notes import notes
 from ..table import KEY, Column
@@ -175,12 +176,12 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Text for LaTeX.
+    r"""Text on one line for LaTeX.
 
     >>> escaped("50% of d_k ≤ 3, ‖C\u0304‖"), escaped("σ₁ Bᵀ")
     ('50\\% of d\\_k $\\le$ 3, $\\|$$\\bar{C}$$\\|$', '$\\sigma$$_{1}$ B$^{T}$')
     """
-    parts = re.split(f"(.[{''.join(ACCENTS)}])", text)
+    parts = re.split(f"(.[{''.join(ACCENTS)}])", one_line(text))
     return "".join(
         f"$\\{ACCENTS[part[1]]}{{{part[0]}}}$" if part[1:] in ACCENTS else "".join(map(letter, part)) for part in parts
     )
