@@ -127,7 +127,10 @@ class Experiment:
 
     @property
     def fields(self) -> Sequence[str]:
-        return self.part("view:FIELDS") if self.catalogue is None else ()
+        """The names of all fields that its CSV may have."""
+        from ..show.shown import fields
+
+        return self.part("view:FIELDS") if self.catalogue is None else fields(self.catalogue, self.shape)
 
     def measure(
         self,

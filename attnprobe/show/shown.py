@@ -22,6 +22,8 @@ from .writers.markdown import escaped
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from ..frame.rows import RowTypes
+
 WIDTH = 100  # of a table in a pipe
 PLACES = ("source", "weights", "scale_inputs", "target", "n", "d", "layer", "name", "method", "options", "requested")
 NAMED = (*PLACES, "reference")  # which the name of a gate's result has anyway
@@ -191,7 +193,7 @@ class Shown:
             lines = self.lines[0]
             if format == "jsonl":
                 return jsonl(lines).rstrip("\n")
-            return csv(lines.loc[:, [*columns]] if columns else lines).rstrip("\n")
+            return csv(_fields_of(lines, columns) if columns else lines).rstrip("\n")
         chosen = self.with_columns(columns) if columns else self
         if format == "latex":
             return latex(chosen.tables).rstrip("\n")
@@ -283,29 +285,23 @@ class Shown:
         ]
 
 
-def check_columns(catalogues: Sequence[Catalogue], names: Sequence[str], of_lines: bool = False) -> None:
-    """Refuse a column that no table has.
+def fields(catalogue: Catalogue, shape: RowTypes) -> list[str]:
+    """The names of all fields that CSV of the first table may have."""
+    from ..frame.read import frame_of
 
-    Args:
-        of_lines: the columns are those of CSV, the lines of the first tables in full precision.
-    """
-    for name in names:
-        plain, tables = name.removeprefix("+"), [table for catalogue in catalogues for table in catalogue.tables]
-        if of_lines:
-            known = [field for catalogue in catalogues for field in _fields(catalogue.tables[0])]
-            metric, _, statistic = plain.partition(".")
-            there = plain in known or metric in METRICS and statistic in STATISTICS
-        else:
-            known = [column.name for table in tables for column in table.every]
-            there = any(_has(table, plain) for table in tables)
-        if not there:
-            raise unknown("column", plain, list(dict.fromkeys(known)))
+    table = catalogue.tables[0]
+    empty = summarised(frame_of([], shape, table.kind, {}), table, each=table.within)
+    models = (shape.cell, *(model for kind, model in shape.kinds.items() if kind == table.kind))
+    measured = {name: None for model in models for name in model.model_fields}
+    measured |= {column.value.partition(".")[0]: None for column in table.every if isinstance(column.value, str)}
+    statistics = [f"{name}.{statistic}" for name in measured if name in METRICS for statistic in STATISTICS]
+    return [*dict.fromkeys([*with_computed(empty, table, table.within).columns, *statistics])]
 
 
-def _fields(table: Table) -> list[str]:
-    """The columns of a table's lines that are no statistics, and some that are."""
-    shown = [field for column in table.every for field in column.fields]
-    return [*table.each, *table.by, *COUNTS, *STATE, *table.of_groups, *shown]
+def _fields_of(lines: DataFrame, names: Sequence[str]) -> DataFrame:
+    """These fields alone; ``NAME`` of a metric stands for each ``NAME.STAT``, and what no line has is empty."""
+    every = {name: [one for one in lines if one.startswith(f"{name}.")] for name in names if name not in lines}
+    return lines.reindex(columns=[*dict.fromkeys(one for name in names for one in every.get(name) or [name])])
 
 
 def _has(table: Table, name: str) -> bool:
