@@ -218,7 +218,8 @@ def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
     run("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
     lines = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
     for line in lines:
-        line["source"]["weights"] = "pretrained"
+        if line["kind"] == "cell":
+            line["source"]["weights"] = "pretrained"
     (tmp_path / "r/records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     paper = "init,n,d,method,value,digitisation_uncertainty\npretrained,48,4,Skyformer,0.5,0.01\n"
     (tmp_path / "paper.csv").write_text(paper)
@@ -403,8 +404,8 @@ def test_figures_that_a_run_left_nothing_for_are_named(run, tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r/records.jsonl").write_text(a_cell())
     code, _, err = run("report", "r", "--plot", "maps,errors")
-    assert code == 0 and "no figure of maps: this run left nothing to draw it from" in err
-    assert "no figure of errors" not in err
+    assert code == 0 and "no figure: no requested method has a matrix to draw" in err
+    assert err.count("no figure") == 1 and "figures/errors.svg" in err
 
 
 def test_runs_of_one_name_have_folders_of_their_own(tmp_path):
