@@ -468,7 +468,20 @@ TRAINING = (
     ),
     Metric("ratio_before_norm", "instability before the last norm", "τ over self-attention's, before the last norm"),
     Metric("tau", "instability", "squared change of the embedding over that of the weights", "τ", r"$\tau$"),
+    Metric("tau_before_norm", "instability of the raw embedding", "τ of the embedding before the last norm"),
     Metric("gradient_norm", "gradient norm", "norm of the gradient", "‖∇‖", r"$\|\nabla\|$"),
+    Metric("loss_first", "loss of the first step", "mean cross entropy of the first batch", unit="nats"),
+    Metric("loss_last", "loss of the last step", "mean cross entropy of the last batch", unit="nats"),
+    described("weight_change", "change of the weights", "norm of a step of the weights", "‖ΔW‖_F", r"$\|\Delta W\|_F$"),
+    described(
+        "embedding_change",
+        "change of the embedding",
+        "norm of the change of the embedding by a step",
+        "‖Δf‖_F",
+        r"$\|\Delta f\|_F$",
+    ),
+    described("singular", "singular matrices", "matrices that float64 cannot tell from singular ones"),
+    described("matrices", "matrices", "matrices whose condition number was computed"),
 )
 SPECTRA = (
     described("value", "singular value", "singular value, or modulus of an eigenvalue, by rank", "σ_i", r"$\sigma_i$"),

@@ -20,7 +20,7 @@ COUNTS = ("heads", "windows", "repeats", "cells", "values")
 STATE = ("status", "reason", "bad", "over")
 
 
-def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = ()) -> DataFrame:
+def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = (), cluster: str = "window") -> DataFrame:
     """A line for each group of rows with equal columns ``by``, in the order of their first appearance.
 
     Beside ``by`` it has
@@ -28,19 +28,22 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = ()) ->
     - ``heads, windows, repeats, cells``: how many different ones, and ``values``, the number of rows with a head;
     - ``status``: the worst of the group's cells, and ``reason``, what its cells with that status say;
     - ``bad``: whether a head has bad rows that no guard replaced. ``over``: whether more than d is used, by over 5 %;
-    - ``METRIC.STAT`` for each metric and each of `STATISTICS`; ``METRIC.STAT.fragile``, whether rounding decides it.
+    - ``METRIC.STAT`` for each metric and each of `STATISTICS`; ``METRIC.STAT.fragile``, whether rounding decides it;
+      ``METRIC.half``, half of the 95 % interval of the mean.
 
     A value that was not measured enters no statistic. Infinity counts as the largest value. Quantiles interpolate
     linearly between order statistics. The heads and repeats of a text are not independent, so the standard error
     clusters by window: with the W means m_w of windows,
 
-        ``se = sqrt( Σ_w (m_w − m)² / (W − 1) ) / sqrt(W)``,   m the mean of the m_w; missing for W = 1.
+        ``se = sqrt( Σ_w (m_w − m)² / (W − 1) ) / sqrt(W)``,   m the mean of the m_w; missing for W = 1,
+        ``half = t · se``,   t the 97.5 % quantile of Student's distribution with W − 1 degrees of freedom.
 
     A statistic is fragile where `rounded_rows` says that rounding decides the normaliser of some row of a head, and
     bringing the values of these heads into the range of the other heads moves the statistic by more than 2 %.
 
     Args:
-        metrics: columns of numbers; those that the frame lacks are left out.
+        metrics: columns of numbers; those that the frame lacks are left out. cluster: the column whose values are
+            independent of each other, if it is not the window.
 
     Cost: O(rows · metrics · log rows).
 
@@ -59,7 +62,7 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = ()) ->
     _, first = np.unique(codes, return_index=True)
     columns: dict[str, Any] = {name: frame[name].take(first).reset_index(drop=True) for name in by}
     columns |= _counts(frame, codes, count) | _states(frame, codes, count)
-    windows = _codes(frame, "window")
+    windows = _codes(frame, cluster)
     doubtful = _numbers(frame, "rounded_rows") > 0
     for name in metrics:
         if name in frame:
@@ -76,7 +79,7 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = ()) ->
 
 
 def statistics(values: np.ndarray, codes: np.ndarray, windows: np.ndarray, count: int) -> dict[str, np.ndarray]:
-    """`STATISTICS` of the values of each group; NaN is no value.
+    """`STATISTICS` of the values of each group, and ``half`` (see `summary`); NaN is no value.
 
     Args:
         values, codes, windows: of each row, its number, the number of its group, and that of its text window.
@@ -94,18 +97,19 @@ def statistics(values: np.ndarray, codes: np.ndarray, windows: np.ndarray, count
     def at(share: float) -> np.ndarray:
         return _quantiles(ordered, starts, sizes, share)
 
+    errors, half = _standard_errors(values, codes, windows, count)
     with np.errstate(all="ignore"):
         sums = np.bincount(codes, values, count)
         found = {
             "mean": sums / sizes,
-            "se": _standard_errors(values, codes, windows, count),
+            "se": errors,
             **{name: at(share) for name, share in QUANTILES.items()},
             "min": at(0.0),
             "max": at(1.0),
             "sum": sums,
         }
     columns = {name: np.where(empty, np.nan, found[name]) for name in STATISTICS if name != "count"}
-    return columns | {"count": sizes}
+    return columns | {"count": sizes, "half": half}
 
 
 def _quantiles(ordered: np.ndarray, starts: np.ndarray, sizes: np.ndarray, share: float) -> np.ndarray:
@@ -125,16 +129,22 @@ def _quantiles(ordered: np.ndarray, starts: np.ndarray, sizes: np.ndarray, share
     return np.where((part == 0) | (low == high), low, np.where(np.isinf(high), high, between))
 
 
-def _standard_errors(values: np.ndarray, codes: np.ndarray, windows: np.ndarray, count: int) -> np.ndarray:
+def _standard_errors(
+    values: np.ndarray, codes: np.ndarray, windows: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The standard error of each group's mean, and half of the mean's 95 % interval; NaN of one window."""
     import numpy as np
+    from scipy.special import stdtrit
 
     pairs, of_pair = np.unique(np.stack([codes, windows]), axis=1, return_inverse=True)
     of_pair = of_pair.reshape(-1)
-    means = np.bincount(of_pair, values) / np.bincount(of_pair)
     groups, number = pairs[0], np.bincount(pairs[0], minlength=count)
-    deviations = means - (np.bincount(groups, means, count) / number)[groups]
-    error = np.sqrt(np.bincount(groups, deviations**2, count) / (number - 1)) / np.sqrt(number)
-    return np.where(number > 1, error, np.nan)
+    with np.errstate(all="ignore"):
+        means = np.bincount(of_pair, values) / np.bincount(of_pair)
+        deviations = means - (np.bincount(groups, means, count) / number)[groups]
+        error = np.sqrt(np.bincount(groups, deviations**2, count) / (number - 1)) / np.sqrt(number)
+    error = np.where(number > 1, error, np.nan)
+    return error, stdtrit(np.maximum(number - 1, 1), 0.975) * error
 
 
 def fragile(

@@ -153,7 +153,7 @@ def summarised(
     last = [name for name in OF_SERIES if name in rows]
     by = list(dict.fromkeys([*table.each, *each, *table.by, *last]))
     known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
-    lines = summary(rows, by, known if metrics is None else metrics)
+    lines = summary(rows, by, known if metrics is None else metrics, table.cluster)
     if table.of_groups:
         groups = _groups(rows, by)
         lines = lines.assign(**{name: [of(group) for group in groups] for name, of in table.of_groups.items()})
@@ -193,6 +193,7 @@ def legend(table: Table) -> Grid:
 
 def _rows(frame: DataFrame, table: Table) -> DataFrame:
     """The rows that the table selects. A metric that was not measured is missing in all rows."""
+    frame = table.prepared(frame) if table.prepared else frame
     unmeasured = {name: math.nan for name in re.findall(r"\w+", table.rows) if name in METRICS and name not in frame}
     frame = frame.assign(**unmeasured)
     frame = frame.assign(**{name: of(frame) for name, of in table.derived.items()})
@@ -212,20 +213,11 @@ def _add_fields(lines: DataFrame, columns: Sequence[Column], table: Table) -> No
         UsageError: another field is missing.
     """
     for name in dict.fromkeys(name for column in columns for name in column.fields):
-        metric, dot, statistic = name.partition(".")
-        if statistic == "half" and f"{metric}.se" in lines:
-            lines[name] = _half(lines[f"{metric}.se"], lines["windows"])
-        elif name not in lines and dot:
+        _, dot, _ = name.partition(".")
+        if name not in lines and dot:
             lines[name] = math.nan
         elif name not in lines:
             raise UsageError(f"table {table.name}: {unknown('column of the frame', name, map(str, lines))}")
-
-
-def _half(se: Any, windows: Any) -> Any:
-    """Half of the 95 % interval of a mean over windows, by Student's distribution; missing of one window."""
-    from scipy.special import stdtrit
-
-    return stdtrit((windows - 1).clip(lower=1).to_numpy(float), 0.975) * se.to_numpy(float, na_value=math.nan)
 
 
 def _places(rows: DataFrame, lines: DataFrame, each: Sequence[str]) -> Iterator[tuple[Keys, DataFrame, DataFrame]]:

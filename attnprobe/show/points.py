@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -229,7 +229,9 @@ class Data:
             lines[statistic] = lines[f"{measured}.{statistic}"] * (1.0 if statistic == "count" else scale)
         lines["value"] = lines[figure.center]
         lines["along"] = self._along(lines, along)
-        lines = lines.assign(**_interval(lines), **{name: lines[f"{name}.{figure.center}"] for name in bars})
+        half = lines[f"{measured}.half"] * scale
+        lines = lines.assign(**dict(zip(INTERVAL, (lines["mean"] - half, lines["mean"] + half), strict=True)))
+        lines = lines.assign(**{name: lines[f"{name}.{figure.center}"] for name in bars})
         lines = lines.assign(**{flag: lines[f"{flag}.max"] > 0 for flag in flags})
         if figure.value:
             lines = lines[lines[[figure.x, str(figure.y)]].notna().all(axis=1)]
@@ -366,15 +368,6 @@ def _flagged(rows: Rows, query: str) -> Any:
 
 def _levels(figure: Figure) -> list[str]:
     return [guide.at for guide in figure.guides if guide.axis == "level" and isinstance(guide.at, str)]
-
-
-def _interval(lines: Rows) -> Mapping[str, Any]:
-    """The ends of the 95 % interval of each mean over windows."""
-    from scipy.stats import t
-
-    windows = lines["windows"].to_numpy(float)
-    half = t.ppf(0.975, np.where(windows > 1, windows - 1, np.nan)) * lines["se"]
-    return dict(zip(INTERVAL, (lines["mean"] - half, lines["mean"] + half), strict=True))
 
 
 def one_panel(panels: Sequence[Panel]) -> None:

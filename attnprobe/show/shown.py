@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
-from ..frame.rows import HEAD
-from ..frame.summary import COUNTS, STATE, STATISTICS
+from ..frame.rows import CELL
+from ..frame.summary import STATISTICS
 from ..grammar.foreign import one_line
 from .grid import Grid, grids, summarised, with_computed
 from .table import Column, Table
@@ -26,27 +26,30 @@ if TYPE_CHECKING:
 
 WIDTH = 100  # of a table in a pipe
 PLACES = ("source", "weights", "scale_inputs", "target", "n", "d", "layer", "name", "method", "options", "requested")
+TILES = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
 NAMED = (*PLACES, "reference")  # which the name of a gate's result has anyway
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``, ``CONDITIONS``.
+    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``, ``CONDITIONS``, ``TILES``.
 
     Attributes:
         conditions: lines on how it was measured, from the frame of kind ``cell``; they stand above the tables.
+        tiles: what a page counts: names, and the fields of cells whose different values are counted.
     """
 
     title: str
     tables: tuple[Table, ...]
     figures: tuple[Any, ...] = ()
     conditions: Callable[[DataFrame], Sequence[str]] | None = None
+    tiles: Sequence[tuple[str, str]] = TILES
 
     @classmethod
     def of(cls, command: str) -> Catalogue:
         """The catalogue of a command."""
         module = import_module(f".catalogue.{command}", __package__)
-        further = (getattr(module, "FIGURES", ()), getattr(module, "CONDITIONS", None))
+        further = (getattr(module, "FIGURES", ()), getattr(module, "CONDITIONS", None), getattr(module, "TILES", TILES))
         return cls(module.TITLE, module.TABLES, *further)
 
     @property
@@ -100,11 +103,14 @@ class Shown:
     metric: str | None = None
     overlay: Any = None
     remarks: Mapping[str, str] = field(default_factory=dict)
-    tiles: Sequence[tuple[str, str]] = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
 
     @property
     def title(self) -> str:
         return self.catalogue.title
+
+    @property
+    def tiles(self) -> Sequence[tuple[str, str]]:
+        return self.catalogue.tiles
 
     @property
     def result(self) -> str:
@@ -237,7 +243,7 @@ class Shown:
             from .figure import save, sheets
 
             rows, overlay = self._rows_of(figure), self._overlay(figure)
-            shared = {"methods": self.frame(HEAD), "overlay": overlay}
+            shared = {"methods": self.frame(CELL), "overlay": overlay}
             drawn = sheets(rows, figure, self.style, **shared) if len(rows) else []
             stems = [figure.name if len(drawn) == 1 else f"{figure.name}-{part}" for part in range(1, len(drawn) + 1)]
             caption = f"{figure.title}\n\n{figure.caption}"
@@ -258,7 +264,7 @@ class Shown:
         rows, overlay = self._rows_of(figure), self._overlay(figure)
         if not len(rows):
             raise UsageError(f"{name}: {figure.nothing}")
-        return draw(rows, figure, self.style, ax, methods=self.frame(HEAD), overlay=overlay, panel=panel)
+        return draw(rows, figure, self.style, ax, methods=self.frame(CELL), overlay=overlay, panel=panel)
 
     @property
     def full_legend(self) -> list[str]:

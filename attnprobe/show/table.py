@@ -162,7 +162,8 @@ class Table:
 
     Attributes:
         name: of the table, and of its label in LaTeX. title: how its caption begins.
-        kind: the kind of rows (see `attnprobe.frame.read`). rows: a query that selects them.
+        kind: the kind of rows (see `attnprobe.frame.read`). prepared: makes the table's rows of them, as a row for each
+            training of its steps. rows: a query of these.
         each: columns of the frame; there is a grid for each of their values. by: a line of a grid for each of theirs;
             without any, each row of the frame is a line, and fields are its columns.
         within: columns over whose values grids are taken together, unless a reader asks for them. CSV, JSON and gates
@@ -174,6 +175,7 @@ class Table:
         rivals: columns of ``by``: in a column with ``best``, lines that are equal in them compete. competes: a query of
             the summary for the lines that take part.
         beside: the table of the same kind whose other rows it has: gates judge the lines of both together.
+        cluster: the column whose values are independent of each other, which standard errors and intervals are over.
         pooled: columns that a gate's line has together, as ``n`` in a table of growth.
         derived: further columns of the frame by name, from the frame. of_groups: further columns of the summary by
             name, each a number or words from the rows of a line, as a rank correlation.
@@ -183,6 +185,7 @@ class Table:
     name: str
     title: str
     kind: str = "head"
+    prepared: Callable[[DataFrame], DataFrame] | None = None
     rows: str = ""
     each: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
@@ -194,6 +197,7 @@ class Table:
     of_best: str = ""
     rivals: tuple[str, ...] = ()
     beside: str = ""
+    cluster: str = "window"
     pooled: tuple[str, ...] = ()
     competes: str = SOUND
     derived: Mapping[str, Callable[[DataFrame], Any]] = field(default_factory=dict)

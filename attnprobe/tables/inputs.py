@@ -54,7 +54,7 @@ def input_rows(inputs: Iterable[Any], records: Iterable[Any]) -> list[Row]:
                 measured[*place_of(record, record["layer"]), head] = of_head
     labels, rows = source_labels(records), {}
     for record in records:
-        for layer in [record["layer"]] if record["layer"] is not None else record["layers"]:  # of several together
+        for layer in [record["layer"]] if record["layer"] is not None else record.get("layers", ()):  # of several
             place = place_of(record, layer)
             for head in record["heads"]:
                 if (*place, head) in measured:

@@ -16,7 +16,6 @@ from ..frame.metric import METRICS
 from ..frame.summary import FRAGILE
 from ..records.file import STATUSES
 from .labels import with_source
-from .results import student_reach
 from .table import grouped_by
 
 if TYPE_CHECKING:
@@ -227,21 +226,6 @@ def sortable(value: Any) -> tuple[Any, ...]:
     if value is None:
         return (0,)
     return (2, value) if isinstance(value, str) else (1, value)
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of independent values, by Student's distribution; None of fewer than 2.
-
-    >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0])]
-    [-0.484, 4.484]
-    """
-    count = len(values)
-    if count < 2:
-        return None
-    mean = math.fsum(values) / count
-    spread = math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
-    reach = student_reach(spread, count)
-    return mean - reach, mean + reach
 
 
 Row = dict[str, Any]

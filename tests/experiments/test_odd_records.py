@@ -88,32 +88,6 @@ def test_curves_of_decoding_have_markers_side_by_side():
         assert len(marked) > 1 and len(set(every)) == len(every) and min(map(len, marked)) >= 6
 
 
-def test_stability_of_all_tasks_in_the_papers_setting():
-    """A task from two texts has two tables; what failed has no figure, and a null has no point."""
-    softmax, kernelized, skyformer = (
-        [one for one in golden("stability") if one["method"] == name] for name in ("softmax", "kernelized", "skyformer")
-    )
-    half = {**kernelized[0], "metrics": {"tau": [1.0, None, 2.0]}}
-    lost = {"status": "failed", "metrics": {}, "conditions": []}
-    records = [*softmax, half, {**kernelized[1], **lost}]
-    for task, source in (("text", "a0"), ("text", "f0"), ("retrieval", ""), ("pathfinder", ""), ("image", "")):
-        place = {"task": task, "source": {"task": task, "text_sha256": source}}
-        place |= {"paper_setting": {"n": 64, "batch": 2, "rate": 1e-4}} | (lost if task != "text" else {})
-        records += [softmax[0] | place, skyformer[0] | {"status": "diverged"} | place]
-    view, figures, axes = shown("stability", records)
-    text = view.text("table")
-    assert "tasks: listops, text, retrieval, pathfinder, image of the paper's five\n" in text
-    assert "\ntext here: the batch, length and learning rate of the paper\n" in text
-    row = next(row for row in view.rows if row["method"] == "kernelized")
-    assert row["tau"] is None and row["ratio"] is None and row["loss_first"] is None
-    first, *others = figures
-    assert first == "stability-listops" and all(stem.startswith("stability-text-text") for stem in others)
-    assert len(others) == 2
-    curves = [[line for line in axis.get_lines() if line.get_alpha() is None] for axis in axes[first]]
-    shown_steps = [[len(line.get_xdata()) for line in some] for some in curves]
-    assert shown_steps[0] == [3, 2] and shown_steps[1:3] == [[3]] * 2
-
-
 def theory(name, *findings, **fields):
     """A record of one theorem, with the findings of a golden one changed."""
     [record] = [one for one in golden("theory") if one["theorem"] == name]

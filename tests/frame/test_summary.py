@@ -96,3 +96,15 @@ def test_more_than_d_is_used():
         {"method": ["a", "b", "c"], "d": [100, 100, None], "window": 0, "realised_d": [105.0, 106, 500]}
     )
     assert summary(rows, ["method", "d"], ["realised_d"])["over"].tolist() == [False, True, False]
+
+
+def test_half_an_interval_is_students_over_the_clusters_that_have_a_value():
+    for freedom, expected in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
+        values = np.arange(freedom + 1.0)
+        rows = pd.DataFrame({"method": "a", "window": 0, "seed": range(freedom + 3), "tau": [*values, np.nan, np.nan]})
+        line = summary(rows, ["method"], ["tau"], "seed").iloc[0]
+        assert line["tau.half"] / line["tau.se"] == pytest.approx(expected, rel=1e-7)
+        assert line["tau.se"] == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
+        assert np.isnan(summary(rows, ["method"], ["tau"]).iloc[0]["tau.half"])  # of one window
+    same = pd.DataFrame({"method": "a", "window": [0, 1], "tau": 2.0})
+    assert summary(same, ["method"], ["tau"]).iloc[0]["tau.half"] == 0

@@ -148,7 +148,10 @@ CASES = {  # of keys alone, by command
     ],
 }
 # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
-OF_ROWS = ("audit", "rounding-formats", "bench", "budget", "condition", "error", "error-rows", "spectrum", "theory")
+OF_ROWS = (
+    *("audit", "rounding-formats", "bench", "budget", "condition", "error", "error-rows", "spectrum", "stability"),
+    "theory",
+)
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
     "compare-draws": [
@@ -204,7 +207,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     "odd-figures": [
         f"report {run}/ODD --plot all {how} --format csv --columns n"
         for how, some in (
-            ("--style paper", ("theory", "stability")),
+            ("--style paper", ("theory",)),
             ("--style slide", ("inject", "inject-decode")),
         )
         for run in some
@@ -221,7 +224,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("inject", "drift,worst"),
             ("inject-decode", "KL,status"),
             ("spectrum", "rank_95.median,d_spectral.median"),
-            ("stability", "loss,status"),
+            ("stability", "loss_last.mean,cond.median"),
             ("theory", "bound.median,verdicts"),
         )
     ],

@@ -81,7 +81,8 @@ STATISTICS = ("mean", "se", "median", "p10", "p90", "count")
 SUMMARISED = ("error", "condition", "theory", "audit-few", "budget", "inject", "inject-decode", "stability")
 STATISTICS_OF = re.compile(  # of errors, which have many metrics, those of some
     "(output|matrix)_spectral_relative|output_cosine_min|bad_rows|visited_fraction|drift|kl|loss_change|residual_sum|"
-    "top1_agreement|d|d_over_n|rate|bound|measured|violated|holds|ratio|tau|loss|cond|cond_eff|cond_half|rank"
+    "top1_agreement|d|d_over_n|rate|bound|measured|violated|holds|ratio|tau|loss|cond|cond_eff|cond_half|rank|"
+    "singular|matrices"
 )
 SUMMARY = ("metrics", "median_over_vmean", "spearman", "interval", "intervals", "conditions", "points")
 OF_SUMMARY = ("theorem", "matrix", "seed")
@@ -153,10 +154,11 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
 # of rows: where a number stands, beside the place of its cell
 DIMENSIONS = (
     *("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order", "position"),
-    *("matrix", "k", "iteration", "trial"),
+    *("layer", "matrix", "k", "iteration", "trial", "step"),
 )
 NOT_OF = {"error": ("delta",)}  # which are metrics of a command
-OF_PLACES = ("theorem", "format", "of", "spectrum", "head")  # fields of cells that say where their numbers stand
+# fields of cells that say where their numbers stand
+OF_PLACES = ("theorem", "format", "of", "spectrum", "head", "task")
 OF_CELLS = (  # numbers on the lines that end cells
     *("trials", "flops", "leading_flops", "needed", "least", "most"),
     *("size", "known", "log_scale", "frobenius", "passes", "closed"),
@@ -228,21 +230,8 @@ def _of_inject(place, record):
             yield place | {"step": step}, name, value
 
 
-def _of_stability(place, record):
-    place = place | {"layer": None, "seed": record["seed"], "task": record["task"]}
-    for name, values in record["metrics"].items():
-        for step, value in enumerate(values):
-            yield place | {"step": step + 1}, name, value
-    for condition in record["conditions"]:
-        at = {"matrix": condition["matrix"], "layer": condition["layer"], "head": condition["head"]}
-        for name in ("cond", "cond_eff", "rank", "tokens"):
-            for step, value in enumerate(condition.get(name) or ()):
-                yield place | at | {"step": step + 1}, name, value
-
-
 OF_COMMAND = {
     "inject": _of_inject,
-    "stability": _of_stability,
 }
 
 
@@ -258,7 +247,7 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
     if answer["rows"] and "table" in answer["rows"][0]:
         yield from _of_tables(answer["rows"])
         return
-    summary = answer["rows"] if command in ("inject", "stability") else ()
+    summary = answer["rows"] if command == "inject" else ()
     for row in (*summary, *(answer.get("summary") or ())):
         place = _summary_place(row) | {"of": "statistics"} | {name: row.get(name) for name in OF_SUMMARY}
         place |= {name: _text(value) for name, value in (row.get("at") or {}).items()}

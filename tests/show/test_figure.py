@@ -330,7 +330,8 @@ def everything(figure):
         details = [rows.assign(detail=name, at=at, index=0, value=rows.index + 1.0, window=0) for name, at in parts]
         rows = pd.concat(details, ignore_index=True).astype({"detail": "string", "at": "string"})
         rows = rows.assign(epsilon=rows.index % 3 / 10 + 0.1)
-    return rows.assign(**{name: of for name, of in {"at": "", "size": 64}.items() if name not in rows})
+    words = {"at": "", "size": 64, "matrix": "B", "task": "listops", "key": rows["name"]}
+    return rows.assign(**{name: word for name, word in words.items() if name not in rows})
 
 
 @pytest.mark.parametrize("command, figure", FIGURES, ids=lambda one: getattr(one, "name", one))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any
 
 from ...errors import NotFinite, Unsupported
+from ...files import JsonObject
 from ...run.cells import Cells, Place, Result, title
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
@@ -28,7 +29,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
 
     command = "stability"
     shape = SHAPE
-    blank = {"metrics": {}, "conditions": [], "draws_hash": None, "seconds": None}
+    blank = {"draws_hash": None, "seconds": None}
     gradients = True
 
     def __init__(self, request: StabilityRequest, notify: Callable[[str], None], timings: Timings) -> None:
@@ -65,17 +66,21 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
 
     def head(self, place: Place, cell: StabilityCell) -> dict[str, Any]:
         request, task = self.request, self.sources[place.source]
+        paper = TASKS[task.name]
         return {
             "task": task.name,
+            "layer": None,  # both together
             **method_facts(cell.request),
             "family": cell.request.entry.family,
             "target": cell.target,
             "window": 0,
             "batch": task.batch,
-            "rate": task.rate,
+            "learning_rate": task.rate,
             "eps": request.eps,
             "steps": request.steps,
-            "paper_setting": {name: getattr(TASKS[task.name], name) for name in ("n", "batch", "rate")},
+            "paper_n": paper.n,
+            "paper_batch": paper.batch,
+            "paper_learning_rate": paper.rate,
             "condition_tokens": request.condition_tokens,
             "d": cell.d,
             "repeat": cell.repeat,
@@ -126,10 +131,20 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         except NotFinite as error:
             raise NotFinite(f"step {len(steps) + 1}: {error}") from error
         finally:
-            result |= _record(training, steps) | {"seconds": perf_counter() - begin}
+            result |= {"rows": _rows(training, steps), "seconds": perf_counter() - begin}
 
 
-def _record(training: Training, steps: list[Step]) -> Result:
-    trajectory = training.trajectory(steps)
-    metrics = {name: list(getattr(trajectory, name)) for name in STEP_METRICS if steps}
-    return {"metrics": metrics, "conditions": list(trajectory.conditions)}
+def _rows(training: Training, steps: Sequence[Step]) -> list[JsonObject]:
+    """The rows of the steps, then those of each matrix of each head."""
+    rows: list[JsonObject] = [
+        {"kind": "step", "step": number, **{name: getattr(step, name) for name in STEP_METRICS}}
+        for number, step in enumerate(steps, 1)
+    ]
+    for entry in training.trajectory(list(steps)).conditions:
+        at = {name: entry[name] for name in ("matrix", "inverted", "layer", "head")}
+        numbers = {name: entry[name] for name in ("tokens", "cond", "cond_eff", "rank")}
+        for number, values in enumerate(zip(*numbers.values(), strict=True), 1):
+            row = dict(zip(numbers, values, strict=True))
+            cond = inf if row["cond"] is None else row["cond"]  # singular
+            rows.append({"kind": "condition", "step": number, **at, **row, "cond": cond})
+    return rows

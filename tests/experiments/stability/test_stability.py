@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from paths import ROOT
+from paths import GOLDEN, ROOT
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
@@ -21,14 +22,14 @@ from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.experiments.stability import StabilityRequest, training
 from attnprobe.experiments.stability.classifier import Classifier
 from attnprobe.experiments.stability.data import DEPTH, SYMBOLS, expression
-from attnprobe.experiments.stability.figures import _condition, _figures
 from attnprobe.experiments.stability.plan import stability_prepared
 from attnprobe.experiments.stability.tasks import open_task
 from attnprobe.experiments.stability.training import training_steps
+from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
+from attnprobe.show.catalogue.stability import cores, trainings
 from attnprobe.sources import SourceSpec
-from attnprobe.tables.long import mean_interval
 
 SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
 METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
@@ -475,14 +476,15 @@ def small(run, words):
     return call
 
 
-def test_the_records_and_the_table(small):
+def test_the_rows_and_the_table(small):
     code, out, err = small("--method", "kernelized,nystromformer", "--seeds", "2", "--out", "r", "--format", "json")
     assert code == 0, err
     records = read_records("r")
     assert len(records) == 2 * 3 * 2
     for record in records:
-        assert record["status"] == "ok" and set(record["metrics"]) == set(METRICS)
-        assert all(len(values) == 4 and all(x > 0 for x in values) for values in record["metrics"].values())
+        steps = [row for row in record["rows"] if row["kind"] == "step"]
+        assert record["status"] == "ok" and [row["step"] for row in steps] == [1, 2, 3, 4]
+        assert all(row[name] > 0 for row in steps for name in METRICS)
     assert [(one["task"], one["repeat"], one["method"]) for one in records[:4]] == [
         ("listops", 0, "softmax"),
         ("listops", 0, "kernelized"),
@@ -492,15 +494,43 @@ def test_the_records_and_the_table(small):
     expected = {("softmax", "softmax"), ("kernelized", "gaussian"), ("nystromformer", "softmax")}
     assert {(one["method"], one["target"]) for one in records} == expected
     actual = json.loads(out)
-    assert {"rows", "summary", "source", "run"} <= actual.keys() and len(actual["rows"]) == 12
-    one = next(row for row in actual["summary"] if (row["task"], row["method"]) == ("text", "kernelized"))
-    tau = {(r["method"], r["seed"]): r["metrics"]["tau"] for r in records if r["task"] == "text"}
+    lines = [row for row in actual["rows"] if row["table"] == "trainings"]
+    assert {"rows", "source", "run"} <= actual.keys() and len(lines) == 6
+    [one] = [row for row in lines if (row["task"], row["name"]) == ("text", "kernelized")]
+    tau = {
+        (r["method"], r["seed"]): [row["tau"] for row in r["rows"] if row["kind"] == "step"]
+        for r in records
+        if r["task"] == "text"
+    }
     ratios = [np.mean(np.array(tau["kernelized", seed]) / tau["softmax", seed]) for seed in (0, 1)]
-    assert one["metrics"]["ratio"]["mean"] == pytest.approx(np.mean(ratios)) and one["paper"] == 0.83
-    half = 12.706 * abs(ratios[0] - ratios[1]) / 2
-    assert one["intervals"]["ratio"] == pytest.approx([np.mean(ratios) - half, np.mean(ratios) + half], rel=1e-3)
-    base = next(row for row in actual["summary"] if row["method"] == "softmax")
-    assert base["metrics"]["ratio"]["mean"] == 1 and base["reference"] and not base["requested"]
+    assert one["ratio.mean"] == pytest.approx(np.mean(ratios)) and one["paper"] == 0.83
+    assert one["ratio.median"] == pytest.approx(np.median(ratios)) and one["ratio.count"] == 2
+    error = abs(ratios[0] - ratios[1]) / 2
+    assert one["ratio.se"] == pytest.approx(error)
+    assert one["ratio.half"] == pytest.approx(12.7062047 * error, rel=1e-6)
+    base = next(row for row in lines if row["name"] == "softmax")
+    assert base["ratio.mean"] == 1 and base["reference"]
+
+
+def test_the_table_of_conditions_has_medians_over_steps_layers_and_heads_then_over_seeds(small):
+    code, out, err = small("--method", "skyformer", "--seeds", "2", "--out", "r", "--format", "json", tasks="listops")
+    assert code == 0, err
+    lines = [row for row in json.loads(out)["rows"] if row["table"] == "conditions"]
+    of_seeds = {}
+    for record in read_records("r"):
+        assert record["layer"] is None
+        for row in record["rows"]:
+            if row["kind"] == "condition":
+                key = record["method"], row["matrix"], row["inverted"]
+                of_seeds.setdefault(key, {}).setdefault(record["seed"], []).append(float(row["cond"]))
+    assert {(line["name"], line["matrix"], line["inverted"]) for line in lines} == of_seeds.keys()
+    assert ("skyformer", "N", True) in of_seeds and ("softmax", "B", False) in of_seeds
+    for line in lines:
+        seeds = of_seeds[line["name"], line["matrix"], line["inverted"]]
+        assert [len(values) for values in seeds.values()] == [4 * 2 * 2] * 2
+        assert float(line["cond.median"]) == pytest.approx(statistics.median(map(statistics.median, seeds.values())))
+        assert line["matrices.sum"] == 32
+        assert line["singular.sum"] == sum(values.count(math.inf) for values in seeds.values())
 
 
 def test_the_header_says_which_tasks_ran(small):
@@ -516,7 +546,7 @@ def test_gates(small, run):
     ask = ("--seeds", "1", "--method", "kernelized", "--out", "r")
     code, _, err = small(*ask, "--fail-above", "ratio=0.001", "--junit", "g.xml")
     assert code == 1 and "gate failed: ratio.mean <= 0.001: listops kernelized" in err and Path("g.xml").exists()
-    assert "softmax" not in err  # which nobody asked for
+    assert not any("softmax" in line for line in err.splitlines() if "gate failed" in line)  # nobody asked for it
     assert small(*ask, "--fail-above", "ratio=1e9", "--fail-above", "loss.max=50")[0] == 0
     code, _, err = small(*ask, "--fail-above", "rati=1")
     assert code == 2 and "did you mean 'ratio'" in err
@@ -556,7 +586,9 @@ def test_cells_that_fail_are_rows(small, monkeypatch):
         "bigbird": "skipped",
     }
     assert "no luck" in actual["performer"]["reason"] and actual["linear"]["reason"].startswith("step 2")
-    assert len(actual["linear"]["metrics"]["loss"]) in (1, 2) and "– bigbird" in out and "✗ performer" in out
+    diverged = [row for row in actual["linear"]["rows"] if row["kind"] == "step"]
+    assert len(diverged) in (1, 2) and "– bigbird" in out and "✗ performer" in out and "✗ linear" in out
+    assert not actual["performer"]["rows"] and not actual["bigbird"]["rows"]
     monkeypatch.setattr(training, "approximate", real)
     assert small(*ask, "--retry-failed", "--plot", tasks="listops")[0] == 4  # what diverged stays
 
@@ -625,100 +657,118 @@ def test_the_config_is_a_plan(run):
 def test_settings_that_do_not_pair_have_no_ratio(small):
     assert small("--seeds", "1", "--method", "kernelized", "--out", "r", tasks="listops")[0] == 0
     path = Path("r/records.jsonl")
-    lines = [line for line in path.read_text().splitlines() if '"method":"softmax"' not in line]
-    path.write_text("\n".join(lines) + "\n")
+    cells = [record for record in read_records("r") if record["method"] != "softmax"]
+    keys = {cell["key"] for cell in cells}
+    path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines() if json.loads(line)["key"] in keys))
     [view] = views(open_run("r"))
-    [row] = json.loads(view.text("json"))["rows"]
-    assert row["method"] == "kernelized" and row["ratio"] is None and row["tau"] > 0
+    [row] = [row for row in json.loads(view.text("json"))["rows"] if row["table"] == "trainings"]
+    assert row["name"] == "kernelized" and row["ratio.mean"] is None and row["tau.mean"] > 0
     assert "kernelized" in view.text("table")
 
 
-def test_intervals():
-    for freedom, expected in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
-        values = [float(place) for place in range(freedom + 1)]
-        low, high = mean_interval(values)
-        error = statistics.stdev(values) / math.sqrt(len(values))
-        assert (high - low) / 2 / error == pytest.approx(expected, rel=1e-7)
-        assert (high + low) / 2 == pytest.approx(freedom / 2, rel=1e-12)
-    assert mean_interval([3.0]) is None and mean_interval([2.0, 2.0]) == (2.0, 2.0)
+def steps(name, taus, *, key="", seed=0, status="ok", loss=None, **place):
+    """Rows of steps of one training."""
+    every = {"source": "", "task": "listops", "n": 64, "batch": 4, "learning_rate": 1e-4, "eps": 1e-6, "steps": 3}
+    rows = [
+        {**every, "key": key or f"{name}{seed}", "name": name, "seed": seed, "status": status, "step": number}
+        | {"tau": tau, "tau_before_norm": tau, "gradient_norm": 2.0, "loss": number if loss is None else loss}
+        | place
+        for number, tau in enumerate(taus, 1)
+    ]
+    types = {"tau": "Float64", "tau_before_norm": "Float64", "loss": "Float64", "step": "Int64", "batch": "Int64"}
+    return pd.DataFrame(rows).astype(types)
+
+
+def ratios_of(*groups):
+    rows = trainings(pd.concat(groups, ignore_index=True))
+    values = zip(rows["key"], rows["ratio"], strict=True)
+    return {key: None if pd.isna(ratio) else float(ratio) for key, ratio in values}
+
+
+def test_a_ratio_is_the_mean_over_steps_with_the_same_seed_and_setting():
+    base, other = steps("softmax", [1.0, 2.0, 4.0]), steps("softmax", [2.0, 2.0, 2.0], seed=1)
+    ours, theirs = steps("a", [2.0, 2.0, 2.0]), steps("a", [2.0, 4.0, 6.0], seed=1)
+    assert ratios_of(ours, theirs, base, other) == {"a0": 3.5 / 3, "a1": 2.0, "softmax0": 1.0, "softmax1": 1.0}
+    assert ratios_of(base, steps("a", [2.0] * 3, eps=1e-7))["a0"] is None
+    assert ratios_of(base, base.assign(key="again"), ours)["a0"] == pytest.approx(3.5 / 3)
+
+
+@pytest.mark.parametrize(
+    "base, ours",
+    [
+        pytest.param({"taus": [1.0, 2.0]}, {"taus": [1.0, 2.0, 4.0]}, id="self-attention has fewer steps"),
+        pytest.param({"taus": [1.0, 2.0, 4.0]}, {"taus": [1.0, 2.0], "status": "diverged"}, id="the method has fewer"),
+        pytest.param({"taus": [1.0, 2.0, 4.0], "status": "diverged"}, {"taus": [1.0, 2.0, 4.0]}, id="diverged"),
+        pytest.param({"taus": [1.0, 0.0, 4.0]}, {"taus": [1.0, 2.0, 4.0]}, id="self-attention stands still"),
+        pytest.param({"taus": [1.0, 2.0, 4.0]}, {"taus": [1.0, None, 4.0]}, id="a step is unknown"),
+    ],
+)
+def test_a_ratio_without_a_pair_at_each_step_is_missing(base, ours):
+    assert ratios_of(steps("softmax", **base), steps("a", **ours))["a0"] is None
+
+
+def test_a_training_has_means_and_the_first_and_last_loss():
+    rows = trainings(pd.concat([steps("a", [1.0, 2.0, 6.0]), steps("b", [1.0, None, 6.0])], ignore_index=True))
+    [a, b] = rows.to_dict("records")
+    assert (a["tau"], a["loss"], a["loss_first"], a["loss_last"]) == (3.0, 2.0, 1.0, 3.0)
+    assert pd.isna(b["tau"]) and b["loss"] == 2.0
+    assert a["setting"] == "batch 4, learning rate 0.0001, 3 steps"
 
 
 def test_the_condition_that_is_drawn_is_of_the_last_matrix_that_is_inverted():
-    conditions = {"A": {"inverted": True}, "G": {"inverted": True}, "C": {"inverted": False}}
-    row = {"method": "m", "conditions": conditions, "cond_per_step": {"A": [1.0], "G": [2.0], "C": [3.0]}}
-    assert _condition(row) == [2.0]
-    assert _condition({**row, "conditions": {"C": {"inverted": False}}}) == []
+    def rows(method, *matrices):
+        return pd.DataFrame(
+            {
+                "key": method,
+                "method": method,
+                "task": "listops",
+                "source": "",
+                "matrix": matrix,
+                "inverted": inverted,
+                "step": step,
+            }
+            | {"layer": layer, "head": 0, "cond": cond * (1 + 2 * layer)}
+            for matrix, inverted, cond in matrices
+            for layer in (0, 1)
+            for step in (1, 2)
+        )
+
+    of_all = pd.concat(
+        [
+            rows("m", ("A", True, 1.0), ("G", True, 2.0), ("C", False, 3.0)),
+            rows("none", ("B", False, 1.0), ("C", False, 3.0)),
+            rows("softmax", ("B", False, 5.0), ("C", False, 3.0)),
+            rows("kernelized", ("B", False, 1.0), ("C", False, math.inf)),
+        ],
+        ignore_index=True,
+    )
+    drawn = cores(of_all)
+    shown = {
+        key: (group["matrix"].iloc[0], group["step"].tolist(), group["cond"].tolist())
+        for key, group in drawn.groupby("key")
+    }
+    assert shown == {
+        "m": ("G", [1, 2], [4.0, 4.0]),
+        "softmax": ("B", [1, 2], [10.0, 10.0]),
+        "kernelized": ("C", [1, 2], [math.inf] * 2),
+    }
 
 
-@pytest.mark.parametrize("methods, steps", [(3, 20), (8, 20), (8, 3)])
-@pytest.mark.parametrize("name, mean", [("loss", statistics.fmean), ("tau", statistics.geometric_mean)])
-def test_curves_are_means_over_seeds_and_steps_and_a_panel_of_a_method_has_its_seeds(methods, steps, name, mean):
-    """Bands of up to three methods covered each other."""
-    from matplotlib.figure import Figure
-
-    g = np.random.default_rng(0)
-    measured = g.uniform(1, 9, (methods, 2, steps))
-    rows = [
-        {"method": f"method{place}", "options": {}, "d": 8, "seed": seed, "task": "listops", "n": 64, "batch": 4}
-        | {"conditions": {}, "cond_per_step": {}, "per_step": {name: measured[place, seed].tolist()}}
-        for place in range(methods)
-        for seed in (0, 1)
-    ]
-    axis = Figure().subplots()
-    own = name == "tau"
-    panels = _figures(rows, rows, "stability")[0 if own else -1]
-    panels.draw(axis, (name, "method1 d = 8" if own else ""))
-    width = {20: 3, 3: 1}[steps]
-
-    def smooth(values):
-        reach = width // 2
-        return [mean(values[max(0, at - reach) : at + reach + 1]) for at in range(steps)]
-
-    expected = [smooth([mean(step) for step in one.T]) for one in measured]
-    if own:
-        expected[1:1] = [smooth(seed) for seed in measured[1].tolist()]
-    assert [line.get_ydata() for line in axis.lines] == [pytest.approx(one) for one in expected]
-    assert sum(line.get_alpha() is None for line in axis.lines) == (1 if own else methods)
-    assert all([*line.get_xdata()] == [*range(1, steps + 1)] for line in axis.lines)
-    legend = panels.legend([panel for _, panel in panels.panels])
-    assert (f"means of {width} steps" in legend) == (width > 1)
-    assert ({"each seed", "other methods"} <= {*legend}) == own
-
-
-@pytest.mark.parametrize("seeds, words", [(1, "one seed"), (2, "mean over 2 seeds")])
-def test_a_figure_names_budgets_units_and_seeds(seeds, words):
-    from matplotlib.figure import Figure
-
-    rows = [
-        {"method": "skyformer", "options": {}, "d": 8, "seed": seed, "task": "listops", "n": 64, "batch": 4}
-        | {"conditions": {}, "cond_per_step": {}, "per_step": {"loss": [1.0], "gradient_norm": [2.0]}}
-        for seed in range(seeds)
-    ]
-    *_, panels = _figures(rows, rows, "stability")
-    assert panels.title.endswith(f": {words}") and [*panels.legend([("loss", "")])][0] == "skyformer d = 8"
-    for _, panel in panels.panels:
-        axis = Figure().subplots()
-        panels.draw(axis, panel)
-        assert axis.get_ylabel()
-
-
-def test_a_figure_names_methods_that_were_skipped_and_those_without_a_core():
-    from matplotlib.figure import Figure
-
-    every = {"options": {}, "d": 8, "seed": 0, "task": "listops", "n": 64, "batch": 4, "status": "ok", "reason": None}
-    steps = {"loss": [1.0, 2.0], "tau": [1.0, 2.0], "gradient_norm": [2.0, 1.0]}
-    core = {"conditions": {"N": {"inverted": True}}, "cond_per_step": {"N": [3.0, 4.0]}, "per_step": steps}
-    none = {"conditions": {}, "cond_per_step": {}, "per_step": steps}
-    run = [
-        {"method": "skyformer", **every, **core},
-        {"method": "linformer", **every, **none},
-        {"method": "bigbird", **every, **none, "per_step": {}, "status": "skipped", "reason": "d = 8 is below 10"},
-    ]
-    *_, panels = _figures(run, run[:2], "stability")
-    assert "Without a core: linformer d = 8." in panels.caption
-    assert panels.caption[-1] == "bigbird d = 8: skipped, d = 8 is below 10."
-    assert "skipped: bigbird d = 8" in panels.legend([panel for _, panel in panels.panels])
-    assert [*panels.draw(Figure().subplots(), panels.panels[-1][1])] == ["without a line: no core"]
-    run.append({"method": "nystromformer", **every, **core, "cond_per_step": {"N": [None, None]}})
-    *_, panels = _figures(run, [*run[:2], run[3]], "stability")
-    assert [*panels.draw(Figure().subplots(), panels.panels[-1][1])] == ["without a line: no core or singular"]
+def test_all_tasks_in_the_papers_setting_and_a_task_from_two_texts(tmp_path):
+    """A task from two texts has two tables."""
+    [softmax, *_] = [cell for cell in read_records(GOLDEN / "runs" / "stability") if cell["method"] == "softmax"]
+    cells = [softmax]
+    for task, text in (("text", "a0"), ("text", "f0"), ("retrieval", ""), ("pathfinder", ""), ("image", "")):
+        lost = {"status": "failed", "reason": "no luck", "rows": []} if task != "text" else {}
+        place = {"task": task, "source": {"task": task, "text_sha256": text}, "key": f"{task}{text}"}
+        cells.append({**softmax, **place, "paper_n": 64, "paper_batch": 2, **lost})
+    with RecordWriter(tmp_path / "records.jsonl") as writer:
+        for cell in cells:
+            writer.append(cell)
+    [view] = views(open_run(tmp_path))
+    text = view.text("table")
+    assert "tasks: listops, text, retrieval, pathfinder, image of the paper's five\n" in text
+    assert "\ntext here: the batch, length and learning rate of the paper\n" in text
+    captions = [grid.caption for grid in view.tables if grid.table.name == "trainings"]
+    assert len({*captions}) == len(cells) and all(caption.count("listops") < 2 for caption in captions)
+    assert "no luck" in text
