@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Tested = Callable[[str, Sequence[tuple[Fields, Fields]]], Sequence[Fields | None]]  # see `Contest`
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
-PLACE = ("source", "n", "target", "layer", "d")
+PLACE = ("source", "n", "target", "layer", "layers", "prefix", "d")
 TEST = ("statistic", "test", "freedom", "p", "p_adjusted", "tests")
 
 

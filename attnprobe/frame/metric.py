@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,8 @@ class Metric:
         timed: whether two equal runs differ in it, as they do in times.
         steady: whether the normaliser of a method's rows cannot move it: counts, costs, and what exact attention has.
         signed: whether it has no least value, as cosines and errors do.
-        of_mean: the metric from whose mean over windows it is computed. It has no other statistic than its mean, and
-            runs are compared by that metric.
+        made_of: the metrics from whose means over windows its mean is computed, by ``formula``. It has no other
+            statistic, and runs are compared by the last of them, ``of_mean``.
     """
 
     name: str
@@ -48,12 +49,17 @@ class Metric:
     timed: bool = False
     steady: bool = False
     signed: bool = False
-    of_mean: str | None = None
+    made_of: tuple[str, ...] = ()
+    formula: Callable[..., float] = max
 
     def __post_init__(self) -> None:
         symbol = self.symbol or self.title
         object.__setattr__(self, "symbol", symbol)
         object.__setattr__(self, "tex", self.tex or symbol)
+
+    @property
+    def of_mean(self) -> str | None:
+        return self.made_of[-1] if self.made_of else None
 
     @property
     def range(self) -> tuple[float, float]:
@@ -82,6 +88,16 @@ class Metric:
         """
         size = 1.0 if self.scale == "absolute" else abs(self.cost(a))
         return max(tolerance * size, self.floor)
+
+
+def perplexity(loss: float) -> float:
+    """``exp(loss)``, at most exp(700); NaN for a loss that is not finite."""
+    return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.nan
+
+
+def perplexity_change(loss: float, change: float) -> float:
+    """The perplexity of a loss less that of the model's own."""
+    return perplexity(loss) - perplexity(loss - change)
 
 
 def cosine(name: str, title: str, meaning: str, symbol: str = "", tex: str = "") -> Metric:
@@ -359,10 +375,21 @@ MODELS = (  # of a whole model with a method in place of its attention
         "nats",
         signed=True,
     ),
-    Metric("perplexity", "perplexity", "exp of the mean loss over windows", of_mean="loss"),
-    fact("perplexity_own", "model's own perplexity", "perplexity with exact attention", of_mean="loss_own"),
+    Metric("perplexity", "perplexity", "exp of the mean loss over windows", made_of=("loss",), formula=perplexity),
+    fact(
+        "perplexity_own",
+        "model's own perplexity",
+        "perplexity with exact attention",
+        made_of=("loss_own",),
+        formula=perplexity,
+    ),
     Metric(
-        "perplexity_change", "perplexity change", "perplexity less the model's own", signed=True, of_mean="loss_change"
+        "perplexity_change",
+        "perplexity change",
+        "perplexity less the model's own",
+        signed=True,
+        made_of=("loss", "loss_change"),
+        formula=perplexity_change,
     ),
     cosine("embedding_cosine", "cosine of embeddings", "cosine of mean-pooled hidden states with the model's own"),
     Metric("local_error", "local error", "relative output error of the replaced layers, mean over heads", rounds=True),
@@ -680,6 +707,7 @@ ADDED = (  # by the arithmetic of a format to a method's own error; B^ is the me
 )
 PLACES = (  # what a number is of: the axes of figures
     described("n", "tokens", "tokens of the input", "n", "$n$", "tokens"),
+    described("prefix", "prompt", "tokens of the prompt, before the first step", unit="tokens"),
     described("layer", "layer", "layer of the model"),
     described("head", "head", "head of the layer"),
     described("step", "step", "step of decoding or of training"),

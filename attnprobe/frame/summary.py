@@ -31,6 +31,8 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = (), cl
     - ``METRIC.STAT`` for each metric and each of `STATISTICS`; ``METRIC.STAT.fragile``, whether rounding decides it;
       ``METRIC.half``, half of the 95 % interval of the mean.
 
+    A metric that is made of means, as a perplexity, has its mean and its count alone.
+
     A value that was not measured enters no statistic. Infinity counts as the largest value. Quantiles interpolate
     linearly between order statistics. The heads and repeats of a text are not independent, so the standard error
     clusters by window: with the W means m_w of windows,
@@ -65,17 +67,45 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = (), cl
     windows = _codes(frame, cluster)
     doubtful = _numbers(frame, "rounded_rows") > 0
     for name in metrics:
-        if name in frame:
-            values = _numbers(frame, name)
-            for statistic, column in statistics(values, codes, windows, count).items():
-                columns[f"{name}.{statistic}"] = column
-            for statistic, flags in fragile(METRICS.get(name), values, codes, windows, doubtful, count).items():
-                columns[f"{name}.{statistic}.fragile"] = flags
+        metric = METRICS.get(name)
+        if name not in frame:
+            continue
+        if metric is not None and metric.made_of:
+            of_means = {of: _described(frame, of, codes, windows, doubtful, count) for of in metric.made_of}
+            columns |= _of_means(metric, of_means)
+        else:
+            columns |= _described(frame, name, codes, windows, doubtful, count)
     used, budget = columns.get("realised_d.mean"), columns.get("d")
     over = np.zeros(count, bool)
     if used is not None and budget is not None:
         over = used > (1 + SPARE) * pd.Series(budget).to_numpy(float, na_value=np.inf)
     return pd.DataFrame({**columns, "over": over})
+
+
+def _described(
+    frame: DataFrame, name: str, codes: np.ndarray, windows: np.ndarray, doubtful: np.ndarray, count: int
+) -> dict[str, Any]:
+    """The columns ``NAME.STAT`` and ``NAME.STAT.fragile`` of a metric."""
+    values = _numbers(frame, name)
+    found = statistics(values, codes, windows, count)
+    flags = fragile(METRICS.get(name), values, codes, windows, doubtful, count)
+    return {
+        **{f"{name}.{statistic}": column for statistic, column in found.items()},
+        **{f"{name}.{statistic}.fragile": column for statistic, column in flags.items()},
+    }
+
+
+def _of_means(metric: Metric, made_of: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The columns of a metric that is computed from the means of others."""
+    import numpy as np
+
+    name, last = metric.name, metric.made_of[-1]
+    means = [columns[f"{of}.mean"] for of, columns in made_of.items()]
+    made = np.array([metric.formula(*of_group) for of_group in zip(*means, strict=True)], float)
+    nothing = {f"{name}.{statistic}": np.full(len(made), np.nan) for statistic in STATISTICS}
+    found = {**nothing, f"{name}.mean": made, f"{name}.count": made_of[last][f"{last}.count"]}
+    flag = made_of[last].get(f"{last}.mean.fragile")
+    return found if flag is None else {**found, f"{name}.mean.fragile": flag}
 
 
 def statistics(values: np.ndarray, codes: np.ndarray, windows: np.ndarray, count: int) -> dict[str, np.ndarray]:

@@ -169,7 +169,7 @@ def check(lines: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
 
     Args:
         lines: of a `attnprobe.frame.summary`, ``METRIC.STAT`` and the flags ``METRIC.STAT.fragile`` among their fields.
-            Of several tables, a gate judges the first that has its metric.
+            Of several tables, a gate judges the first that has its metric at a place that it names.
 
     >>> line = {"method": "x", "d": 8, "status": "ok", "delta.mean": 0.5, "delta.count": 2, "values": 2}
     >>> [(result.name, result.value, result.passed) for result in check([line], [Gate("delta", max=1)])]
@@ -179,8 +179,9 @@ def check(lines: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
     results = []
     for gate in gates:
         tables = dict.fromkeys(line.get("table") for line in lines if f"{gate.metric}.count" in line)
-        first = next(iter(tables or dict.fromkeys(line.get("table") for line in lines)), None)
-        judged = [line for line in lines if line.get("table") == first]
+        tables = tables or dict.fromkeys(line.get("table") for line in lines)
+        of_tables = [[line for line in lines if line.get("table") == name] for name in tables]
+        judged = next((some for some in of_tables if any(map(gate.covers, some))), next(iter(of_tables), []))
         covered = [line for line in judged if gate.covers(line)]
         results += [_result(gate, line) for line in covered]
         if not covered:

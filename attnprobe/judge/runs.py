@@ -13,7 +13,7 @@ from ..frame import Rows
 from ..frame.metric import BENCH, METRICS
 from ..frame.read import frame_of
 from ..frame.rows import CELL, HEAD, RowTypes
-from ..grammar.lists import options_text, spans
+from ..grammar.lists import options_text
 from ..records.file import NAMES, strict_json
 from ..tables.labels import TELLING, identity, source_labels
 from ..tables.numbers import short_hashes
@@ -149,16 +149,11 @@ def _frame(cells: Sequence[Fields], command: str) -> Rows:
     return frame.assign(
         source=[labels[key] for key in frame["key"]],
         options=[options_text(cell.get("options")) for cell in of_row],
-        layers=[spans(sorted(cell["layers"])) if _several(cell) else None for cell in of_row],
+        layers=[cell.get("layers") if cell.get("layer") is None else None for cell in of_row],
         requested=[cell.get("requested", True) for cell in of_row],
         draws=pd.array([(cell["draws_hash"] or "") if "draws_hash" in cell else pd.NA for cell in of_row], "string"),
         shares=pd.array([heads_share_draws(cell) for cell in of_row], "boolean"),
     )
-
-
-def _several(cell: Fields) -> bool:
-    """Whether a cell replaces several layers together."""
-    return cell.get("layer") is None and isinstance(cell.get("layers"), list)
 
 
 def heads_share_draws(cell: Fields) -> bool | None:

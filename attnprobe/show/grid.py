@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 USUAL = {"target": "softmax", "scale_inputs": 1.0}  # a caption leaves these out
 UNSAID = {"status": "ok", "bad": False, "over": False, "reference": False}  # of lines without these columns
-OF_SERIES = ("method", "family", "reference", "requested", "weights", "scale_inputs")  # the same in all rows of a line
+OF_SERIES = (  # the same in all rows of a line, unless it is pooled over them
+    *("method", "family", "reference", "requested", "weights", "scale_inputs", "layers"),
+)
 Value = float | int | str | bool | None
 Keys = dict[str, Value]
 
@@ -150,7 +152,7 @@ def summarised(
     rows = _rows(frame, table)
     if not table.by:
         return rows.reset_index(drop=True)
-    last = [name for name in OF_SERIES if name in rows]
+    last = [name for name in OF_SERIES if name in rows and name not in table.pooled]
     by = list(dict.fromkeys([*table.each, *each, *table.by, *last]))
     known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
     lines = summary(rows, by, known if metrics is None else metrics, table.cluster)
@@ -163,13 +165,16 @@ def summarised(
 
 
 def with_computed(lines: DataFrame, table: Table, each: Sequence[str] = ()) -> DataFrame:
-    """The lines of a table with the numbers of its computed columns, place by place; without ready cells."""
+    """The lines of a table with the numbers of its computed columns, place by place; without ready cells.
+
+    A computed column that shows a field in other words leaves the field as it is.
+    """
     import pandas as pd
 
     columns = {
         column.name: column.value.function
         for column in table.every
-        if isinstance(column.value, Computed) and {*column.value.needs} <= {*lines}
+        if isinstance(column.value, Computed) and {*column.value.needs} <= {*lines} and column.name not in lines
     }
     if not columns or lines.empty:
         return lines

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ..frame import Rows
+from ..frame.ranks import LEAST_RANKED
 from .figure import EACH, Figure
 from .looks import (
     EMPTY,
@@ -34,7 +35,7 @@ from .looks import (
 )
 from .points import LOST, VALUE, Data, Panel
 
-FEWEST = {"correlation": 3, "exponent": 2}  # places of points that a note is of
+FEWEST = {"correlation": LEAST_RANKED, "exponent": 2}  # places of points that a note is of
 FEW = 12  # points of a line, each with its marker
 MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to that of the next line, of the axes
 OPAQUE = 0.13  # of bands
@@ -153,7 +154,9 @@ class Brush:
         )
         for number, series in enumerate(every):
             self.explain(series)
-            for mark in ["line"] if series.reference or series.faint else self.figure.marks:
+            joined = series.reference or any(mark.split()[0] == "line" for mark in self.figure.marks)
+            own = ["line" if joined else "point"] if series.reference or series.faint else self.figure.marks
+            for mark in own:
                 name, *statistics = mark.split()
                 if name in SPREADS and crowded:
                     continue
@@ -202,8 +205,10 @@ class Brush:
         scale = opaque = 0.75 if EACH in self.figure.points else 1.0
         for size, some in self._by_size(points):
             for fill, part in self._by_flag(some):
-                look = {"alpha": opaque, **filled(series.look.marker, fill, series.look.colour)}
-                self.plot(part["along"], part["value"], linestyle="", markersize=scale * size, zorder=3, **look)
+                look = {"alpha": opaque, "zorder": 3, **filled(series.look.marker or "o", fill, series.look.colour)}
+                if series.faint:
+                    look |= {"zorder": 1.2, **filled("o", "full", PALE)}
+                self.plot(part["along"], part["value"], linestyle="", markersize=scale * size, **look)
 
     def band(self, series: Series, _: int, low: str, high: str) -> None:
         points = self.laid(series)
@@ -318,6 +323,7 @@ class Brush:
         elif named or series.reference:
             dash = series.dash if "line" in drawn or series.reference else ""
             marker = "" if series.reference or len(self.data.shades) > 1 else series.own.marker
+            marker = marker or ("o" if "point" in drawn and not dash else "")
             dash = dash or ("" if marker else "-")
             legend.series[series.name] = drawn_as(linestyle=dash, **filled(marker, "full", colour))
         if not series.reference:

@@ -68,8 +68,9 @@ class Data:
 
     def __init__(self, frame: Rows, figure: Figure, overlay: Rows | None = None) -> None:
         self.figure = figure
-        needed = {figure.x, *filter(None, [figure.value]), *figure.measured[:1]} - {*COUNTS}
-        frame = frame if needed <= set(frame) or len(figure.measured) > 1 else frame.iloc[:0]
+        needed = {figure.x, *filter(None, [figure.value])} - {*COUNTS}
+        measured = {*figure.measured} - {*COUNTS}
+        frame = frame if needed <= set(frame) and (not measured or measured & set(frame)) else frame.iloc[:0]
         flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
         frame = frame.assign(**{flag: _flagged(frame, flag) for flag in flags if len(frame)})
         columns = {*needed, *figure.measured, *figure.columns, *figure.lines, *figure.points, *figure.of_marks("bar")}

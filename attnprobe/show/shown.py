@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..frame.metric import METRICS
 from ..frame.rows import CELL
 from ..frame.summary import STATISTICS
@@ -146,7 +146,7 @@ class Shown:
         for table in (table for table in self.catalogue.tables if table.of_best and self.best):
             frame = self.frame(table.kind)
             pooled = [()] if len(frame["layer"].dropna().unique()) > 1 else []
-            for each in (*pooled, table.within):
+            for each in dict.fromkeys((*pooled, table.within)):
                 found += self.best.methods(summarised(frame, table, [table.metric, "realised_d"], each), table)
         return found
 
@@ -182,7 +182,8 @@ class Shown:
     ) -> str:
         """The tables in a format of `attnprobe.show.writers.FORMATS`, without a final newline.
 
-        ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; ``csv`` is of the first table.
+        ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; the last two are of the first table that
+        has lines.
 
         Args:
             width: the terminal's. columns: names of columns of tables. full: whether all facts of the source stand
@@ -196,7 +197,7 @@ class Shown:
             best = {"best": self.duels} if self.best is not None else {}
             return strict_json({**contents, "rows": self.rows, **best}, indent=2)
         if format in ("csv", "jsonl"):
-            lines = self.lines[0]
+            lines = next((some for some in self.lines if len(some)), self.lines[0])
             if format == "jsonl":
                 return jsonl(lines).rstrip("\n")
             return csv(_fields_of(lines, columns) if columns else lines).rstrip("\n")

@@ -176,7 +176,7 @@ class Table:
             the summary for the lines that take part.
         beside: the table of the same kind whose other rows it has: gates judge the lines of both together.
         cluster: the column whose values are independent of each other, which standard errors and intervals are over.
-        pooled: columns that a gate's line has together, as ``n`` in a table of growth.
+        pooled: columns that a line has together, as ``n`` in a table of growth.
         derived: further columns of the frame by name, from the frame. of_groups: further columns of the summary by
             name, each a number or words from the rows of a line, as a rank correlation.
         sentence, notes: from the rows of a grid, what stands above and below it.

@@ -45,10 +45,11 @@ EXACT_WORDS = {
     "verdict",
 }
 NUMBERS = {
-    *("metrics", "bound", "measured"),
+    *("metrics", "bound", "measured", "rows"),
     *("cond", "cond_at", "cond_eff", "cond_half", "gradient", "gradient_six", "eigen_min", "eigen_max"),
     *("sensitivity", "output_spectral_relative"),
 }
+TIMES = ("seconds", "exact_seconds", "repeated_seconds", "ratio_to_exact", "run", "source", "key", "machine")
 SMALL = {  # rounding itself, what is divided by it, and a count that it may move
     *("residual", "ratio_to_framework", "ratio_to_framework_frobenius"),
     "matrix_spectral_passes",
@@ -122,7 +123,7 @@ def flat(value, name=""):
     """Every number and word of a record by its path, times and places of the machine aside."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key not in ("seconds", "run", "source", "key", "machine"):
+            if key not in TIMES:
                 yield from flat(inner, f"{name}.{key}")
     elif isinstance(value, list):
         for place, inner in enumerate(value):

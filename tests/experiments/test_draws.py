@@ -1,6 +1,5 @@
 """Draws of every command: what statistics take for independent has its own, and a head has those of its layer."""
 
-import json
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -8,9 +7,12 @@ from pathlib import Path
 import pytest
 from golden.rewrite import INPUTS
 from golden.values import records_of
+from inject_rows import local as local_errors
+from inject_rows import of_kind
 
 from attnprobe import rng
 from attnprobe.methods import METHODS
+from attnprobe.records.read import read_records
 
 PROBABILITIES = (
     "skyformer-theorem-2,skyformer-theorem-2-budget,skeinformer-jl,skeinformer-jl-vector,skeinformer-proposition-1,"
@@ -117,12 +119,11 @@ def test_inject_draws_as_error_does_in_every_window(run):
     run("inject", *options, "--batch 3 --out i")
 
     def by_cell(folder, numbers):
-        lines = Path(folder, "records.jsonl").read_text().splitlines()
-        records = [record for record in map(json.loads, lines) if record["method"] in options[0]]
+        records = [record for record in read_records(folder) if record["method"] in options[0]]
         return {(one["method"], one["window"], one["seed"]): numbers(one) for one in records}
 
-    errors = by_cell("e", lambda record: record["metrics"]["output_frobenius_relative"])
-    local = by_cell("i", lambda record: record["local"]["0"])
+    errors = by_cell("e", lambda record: [row["output_frobenius_relative"] for row in of_kind(record, "head")])
+    local = by_cell("i", lambda record: local_errors(record)[0])
     assert len(errors) == 3 * 3 * 2
     assert local.keys() == errors.keys()
     for cell, of_heads in errors.items():

@@ -1,9 +1,10 @@
 """Models with local layers, which have a sliding window, and global ones, such as Gemma 3."""
 
-import json
-
 import pytest
+from inject_rows import metrics
 from sources_helpers import VOCABULARY, save, seeded, text_of
+
+from attnprobe.records.read import read_records
 
 TYPES = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 HERE = ("--text", "words.txt", "--n", 48, "--d", 8, "--device", "cpu", "--no-input-statistics")
@@ -34,8 +35,8 @@ def measured(run, folder, tmp_path, monkeypatch):
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         got, shown, said = run(*arguments, *HERE, "--out", out)
         assert got == code, said
-        lines = (out / "records.jsonl").read_text().splitlines() if code == 0 else []
-        return [json.loads(line) for line in lines], shown, said
+        records = read_records(out) if code == 0 else []
+        return [record for record in records if record["requested"]], shown, said
 
     return measured
 
@@ -46,19 +47,18 @@ def layers_of(records, method, field="layer"):
 
 def test_methods_are_compared_in_the_global_layers(measured):
     records, shown, said = measured("inject", "--model", "gemma", "--method", "window,quest")
-    assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == [[1, 3]]
-    assert shown.count("global, 2 of 4") == 2 and "the other 2 keep exact attention to their window" in shown
+    assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == ["1, 3"]
+    assert "layers 1, 3 are global and replaced; the other 2 keep exact attention to their window" in shown
     assert "skipped" not in shown and "sliding" not in said
     named, _, _ = measured("inject", "--model", "gemma", "--method", "window,quest", "--layer", "1,3")
-    assert [record["metrics"] for record in named] == [record["metrics"] for record in records]
+    assert list(map(metrics, named)) == list(map(metrics, records))
     assert [record["key"] for record in named] == [record["key"] for record in records]
 
 
 def test_all_layers_are_those_that_a_method_takes(measured):
     records, shown, said = measured("inject", "--model", "gemma", "--method", "window,quest", "--layer", "all")
-    assert layers_of(records, "window", "layers") == [[0, 1, 2, 3]] and layers_of(records, "quest", "layers") == [
-        [1, 3]
-    ]
+    assert layers_of(records, "window", "layers") == ["0-3"] and layers_of(records, "quest", "layers") == ["1, 3"]
+    assert "window: layers 0-3 replaced" in shown and "quest: layers 1, 3 are global and replaced" in shown
     assert "quest has no form for sliding windows: only on the 2 global of 4 layers" in said
     alone, _, _ = measured("inject", "--model", "gemma", "--method", "quest", "--per-layer", "--layer", "all")
     assert layers_of(alone, "quest") == [None, 1, 3]
@@ -66,7 +66,7 @@ def test_all_layers_are_those_that_a_method_takes(measured):
 
 def test_local_layers_are_replaced_where_they_are_named(measured):
     records, _, _ = measured("inject", "--model", "gemma", "--method", "window,quest", "--layer", "local")
-    assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == [[0, 2]]
+    assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == ["0, 2"]
     assert [record["status"] for record in records] == ["ok", "skipped"]
     assert "attention has a sliding window, and quest has no form for it" in records[1]["reason"]
 
@@ -75,19 +75,19 @@ def test_steps_of_decoding_too(measured):
     steps = ("--phase", "decode", "--greedy-steps", 0)
     records, shown, _ = measured("inject", "--model", "gemma", "--method", "topk,quest", *steps)
     assert {record["status"] for record in records} == {"ok"}
-    assert shown.count("global, 2 of 4") == 4  # two methods in two tables
+    assert shown.count("layers 1, 3 are global and replaced") == 1  # of all methods
 
 
 def test_exact_attention_in_every_layer_changes_nothing(measured):
     [record], shown, _ = measured("inject", "--model", "gemma", "--method", "softmax", "--layer", "all")
-    assert record["layers"] == [0, 1, 2, 3] and record["metrics"]["drift"][0] < 2e-6
+    assert record["layers"] == "0-3" and metrics(record)["drift"] < 2e-6
     assert "keep exact attention" not in shown
 
 
 def test_a_model_without_global_layers_has_all_of_them_replaced(measured):
     records, shown, _ = measured("inject", "--model", "mistral", "--method", "window,quest")
-    assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == [[0, 1]]
-    assert [record["status"] for record in records] == ["ok", "skipped"] and "global," not in shown
+    assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == ["0-1"]
+    assert [record["status"] for record in records] == ["ok", "skipped"] and "are global" not in shown
 
 
 ERROR = ("error", "--model", "gemma", "--no-matrix", "--method")

@@ -1,15 +1,16 @@
 """Commands on models in which not every layer has attention, or a layer calls it several times."""
 
-import json
-
 import pytest
 import tiny_models
 import torch
 import transformers
+from inject_rows import local, metrics
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import injected, load_qkv
+from attnprobe.grammar.lists import spans
 from attnprobe.hooks.capture import captured_forward
+from attnprobe.records.read import read_records
 
 HEADED = {"LFM2": "Lfm2ForCausalLM", "Zamba2": "Zamba2ForCausalLM", "DiffLlama": "DiffLlamaForCausalLM"}
 ATTENTION = {"LFM2": [1, 3], "Zamba2": [1, 4], "DiffLlama": [0, 1]}
@@ -36,8 +37,8 @@ def command(run, folder, tmp_path, monkeypatch):
     def command(*arguments):
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         code, shown, said = run(*arguments, *HERE, "--out", out)
-        lines = (out / "records.jsonl").read_text().splitlines() if code == 0 else []
-        return code, [record for record in map(json.loads, lines) if record.get("requested", True)], said
+        records = read_records(out) if code == 0 else []
+        return code, [record for record in records if record.get("requested", True)], said
 
     return command
 
@@ -67,7 +68,7 @@ def test_the_drift_is_that_of_all_calls_of_the_layers(command, folder, name):
         code, records, said = command("inject", "window", "--model", name, "--layer", chosen)
         assert code == 0, said
         [record] = records
-        assert record["layers"] == layers and list(record["local"]) == [str(layer) for layer in layers]
+        assert record["layers"] == spans(layers) and list(local(record)) == layers
         model = getattr(transformers, HEADED[name]).from_pretrained(folder / name, attn_implementation="eager").eval()
         qkv = load_qkv(folder / name, text=folder / "words.txt", n=32, layer=layers[0], device="cpu", cache=False)
         ids = _ids(folder, name)
@@ -76,7 +77,7 @@ def test_the_drift_is_that_of_all_calls_of_the_layers(command, folder, name):
             with injected(model, "window", d=8, layer=layers):
                 got = model.base_model(ids).last_hidden_state
         expected = float((got.double() - own.double()).norm() / own.double().norm())
-        assert record["metrics"]["drift"][0] == pytest.approx(expected, rel=1e-4)
+        assert metrics(record)["drift"] == pytest.approx(expected, rel=1e-4)
         assert qkv.layer == layers[0]
 
 
@@ -106,8 +107,8 @@ def test_a_source_gives_the_layer_that_is_asked_for(folder):
 def test_steps_of_decoding_read_the_layers_with_attention(command, name):
     code, records, said = command("inject", "topk,h2o", "--model", name, "--phase", "decode", "--steps", "8")
     assert code == 0, said
-    assert [(record["status"], record["layers"]) for record in records] == [("ok", ATTENTION[name])] * 2
-    assert [list(record["local"]) for record in records] == [[str(layer) for layer in ATTENTION[name]]] * 2
+    assert [(record["status"], record["layers"]) for record in records] == [("ok", spans(ATTENTION[name]))] * 2
+    assert [list(local(record)) for record in records] == [ATTENTION[name]] * 2
 
 
 def test_doctor_lists_the_layers_with_attention(run, folder):

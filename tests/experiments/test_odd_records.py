@@ -13,7 +13,6 @@ from paths import GOLDEN
 
 from attnprobe.experiments import experiment, shape_of
 from attnprobe.experiments.base import Recorded
-from attnprobe.experiments.inject.view import _interval
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 
@@ -54,7 +53,6 @@ def test_a_run_of_which_every_cell_was_skipped_is_shown(run):
     records = []
     for record in golden(run):
         known = {name: value for name, value in record.items() if name not in PARTS}
-        known |= {"steps": None} if run == "inject-decode" else {}
         empty = {name: [] for name in LISTS if name in record}
         records.append({**known, "status": "skipped", "reason": None, "metrics": {}, **empty})
     view, figures, _ = shown(run.partition("-")[0], records)
@@ -69,23 +67,6 @@ def test_a_run_of_one_cell_is_shown(run):
         record |= {name: record[name][:1]} if record.get(name) else {}
     view, _, _ = shown(run.partition("-")[0], [record])
     assert (record.get("method") or record.get("of") or record["theorem"]) in view.text("table")
-
-
-def test_curves_of_decoding_have_markers_side_by_side():
-    records = []
-    for record in golden("inject-decode"):
-        long = {"steps": {name: 12 * values for name, values in record["steps"].items()}} if record.get("steps") else {}
-        records.append({**record, **long})
-    _, figures, axes = shown("inject", records)
-    [stem] = [stem for stem in figures if stem.startswith("inject-steps")]
-    for axis in axes[stem]:
-        marked = []
-        for line in axis.get_lines():
-            (first, step), places = line.get_markevery(), range(len(line.get_xdata()))
-            assert line.get_marker() != "None"
-            marked.append(places[first::step])
-        every = [place for places in marked for place in places]
-        assert len(marked) > 1 and len(set(every)) == len(every) and min(map(len, marked)) >= 6
 
 
 def theory(name, *findings, **fields):
@@ -294,144 +275,3 @@ def test_error_profiles_are_lists_for_each_head():
     for keys in ({}, {"keys": [[1.0], [2.0]]}):
         problem = shape_of("error").problem({**one, "profile": {**means, **keys}})
         assert problem == "field profile.keys: expected the whole numbers 2^a"
-
-
-def deeper(records):
-    """The records of a model of six layers: those of the two single layers stand three times."""
-    alone = [one for one in records if one["layer"] is not None]
-
-    def moved(one, by):
-        local = {str(int(layer) + by): errors for layer, errors in one["local"].items()}
-        return {**one, "layer": one["layer"] + by, "layers": [one["layer"] + by], "local": local}
-
-    return [*records, *(moved(one, by) for by in (2, 4) for one in alone)]
-
-
-def test_inject_of_numbers_that_are_null_or_missing():
-    def lost(record):
-        local = {layer: [None] * len(errors) for layer, errors in record["local"].items()}
-        return with_metrics(record, local_error=[None], kl=[]) | {"residual": None, "local": local}
-
-    text = shown("inject", map(lost, deeper(golden("inject"))))[0].text("table")
-    assert "local error  " not in text and " KL " not in text and "row error       12 layers" in text
-    _, figures, _ = shown("inject", map(lost, golden("inject")))
-    assert list(figures) == ["inject-layers-n16-pretrained", "inject-layers-n16-initialized"]  # none of local errors
-
-
-def test_inject_of_many_methods_without_budgets():
-    """Each family has a panel; a method in all layers alone, and one far below the others, have no line of layers."""
-    base = {one["layer"]: one for one in golden("inject") if one["method"] == "linear" and one["window"] == 0}
-    records = []
-    for number in range(9):
-        for layer in (None, *range(6)):
-            one = base[min(layer, 1)] if layer is not None else base[None]
-            size = 1e-9 if number == 8 else (number + 1) * 2.0 ** max(0, (layer or 0) - 1)
-            names = {"method": f"method{number}", "family": f"family {number % 3}", "layer": layer}
-            scaled = {name: [size * one["metrics"][name][0]] for name in ("drift", "local_error")}
-            records += [with_metrics(one, **scaled) | names] if number != 7 or layer is None else []
-    _, figures, _ = shown("inject", records)
-    for stem, rho in (("inject-layers-n16", ""), ("inject-local-n16", ", Spearman's ρ = +1.00")):
-        figure = figures[stem]
-        assert [title for title, _ in figure.panels] == [f"family {number}, n = 16, 1 window" for number in range(3)]
-        last = figure.draw(Figure().add_subplot(), figure.panels[2][1])
-        assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below: ≤ 2e-10)"]
-    middle = figures["inject-local-n16"].panels[1][1]
-    assert {row["method"] for row in middle} == {"method1", "method4"}
-
-
-def test_inject_of_a_drift_that_is_null_of_equal_errors_and_without_losses():
-    """A method without a drift has not the smallest one, and equal numbers have no order."""
-
-    def same(record):
-        drift = [None] if record["method"] == "linear" and record["layer"] is None else record["metrics"]["drift"]
-        lost = dict.fromkeys(("loss", "loss_own", "loss_change", "kl"))
-        return with_metrics(record, drift=drift, local_error=[0.5], **lost)
-
-    view, figures, _ = shown("inject", map(same, deeper(golden("inject"))))
-    assert "95 % of" not in view.text("table")
-    local = next(figure for stem, figure in figures.items() if stem.startswith("inject-local"))
-    assert not any("ρ" in line or "Over all" in line for line in local.caption)
-    assert not any("ρ" in name for name in local.draw(Figure().add_subplot(), local.panels[0][1]))
-
-
-def test_inject_decode_draws_the_steps_of_all_layers_together():
-    records = golden("inject-decode")
-    alone = [{**one, "layer": 0, "layers": [0]} for one in records]
-    _, figures, _ = shown("inject", [*records, *alone])
-    _, plain, _ = shown("inject", records)
-    for stem in ("inject-steps-n16", "inject-bytes-n16"):
-        if stem in plain:
-            assert [len(rows) for _, rows in figures[stem].panels] == [len(rows) for _, rows in plain[stem].panels]
-    assert "inject-steps-n16" in plain
-
-
-def test_inject_decode_draws_bytes_of_policies_that_diverge():
-    """A divergence of 0 has no logarithm; a method that states no change of the loss has no point of it."""
-
-    def changed(record):
-        given = {"topk": {}, "window": {"loss_change": None}, "softmax": {"kl": [0.0]}}[record["method"]]
-        return with_metrics(record, **given) if record["status"] == "ok" else record
-
-    _, figures, _ = shown("inject", map(changed, golden("inject-decode")))
-    figure = figures["inject-bytes-n16"]
-    axes = [Figure().subplots() for _ in figure.panels]
-    for axis, (_, rows) in zip(axes, figure.panels, strict=True):
-        figure.draw(axis, rows)
-    assert [len({line.get_color() for line in axis.lines}) for axis in axes] == [2, 1]
-    drawn = {name: {(row["method"], row["d"]) for row in rows} for name, rows in figure.panels}
-    assert drawn == {
-        "n = 16\nKL divergence": {("topk", 3), ("topk", 6), ("window", 6)},
-        "n = 16\nchange of the loss": {("topk", 3), ("topk", 6)},
-    }
-    assert _interval({"mean": 1.0, "se": None}, 3) == ""
-
-
-def test_bars_of_bytes_are_what_the_table_has_after_the_sign():
-    """Of six windows Student's t is 2.5706; of two, each has a dot; a single one has no spread."""
-    six = [{**one, "window": one["window"] + more} for one in golden("inject-decode") for more in (0, 2, 4)]
-    _, figures, axes = shown("inject", six)
-    assert "Bars: 95 % by Student's test of windows." in figures["inject-bytes-n16"].caption
-    bars = {}
-    for axis, metric in zip(axes["inject-bytes-n16"], ("kl", "loss_change"), strict=True):
-        lines = [line for container in axis.containers for line in container[2][0].get_segments()]
-        bars[metric] = sorted((high - low) / 2 for (_, low), (_, high) in lines)
-    drawn = {metric: rows for (_, rows), metric in zip(figures["inject-bytes-n16"].panels, bars, strict=True)}
-    for metric, halves in bars.items():
-        ses = sorted(row["metrics"][metric]["se"] for row in drawn[metric])
-        assert halves == pytest.approx([2.5705818366 * se for se in ses], rel=1e-9)
-    axis, least = axes["inject-bytes-n16"][0], min(row["metrics"]["kl"]["mean"] for row in drawn["kl"] if row["d"])
-    assert axis.get_yscale() == "log" and least / 20 < axis.get_ylim()[0] < least  # intervals may reach 0
-    _, two, axes = shown("inject", golden("inject-decode"))
-    for axis, (_, rows), metric in zip(axes["inject-bytes-n16"], two["inject-bytes-n16"].panels, bars, strict=True):
-        dots = [y for line in axis.get_lines() if line.get_alpha() for y in line.get_ydata()]
-        values = [
-            record["metrics"][metric][0]
-            for record in golden("inject-decode")
-            for row in rows
-            if (record["method"], record["d"]) == (row["method"], row["d"])
-        ]
-        assert sorted(dots) == pytest.approx(sorted(values)) and len(dots) == 2 * len(rows)
-    _, one, _ = shown("inject", [record for record in golden("inject-decode") if record["window"] == 0])
-    assert not any("Student" in line for line in one["inject-bytes-n16"].caption)
-
-
-def test_inject_of_single_heads_has_no_drift_of_layers():
-    alone = [one for one in deeper(golden("inject")) if one["layer"] in (0, 2)]
-    records = [{**one, "kv_head": head} for one in alone for head in (0, 1)]
-    records[1] |= {"status": "failed", "reason": "no", "metrics": {}, "local": {}}
-    view, figures, _ = shown("inject", records)
-    text = view.text("table")
-    assert "✗ skyformer d = 4 layer 0 KV head 1: failed, 1 failed of 2 cells: no" in text
-    assert "local error     8 KV heads      +1.00" in text and " cosine " not in text
-    assert not figures
-
-
-def test_inject_decode_of_steps_that_are_null():
-    records = []
-    for record in golden("inject-decode"):
-        known = {name: [None, *values[1:]] for name, values in (record.get("steps") or {}).items()}
-        records.append(with_metrics(record, read_bytes=[None]) | {"steps": known or None, "prefix": None})
-    _, figures, axes = shown("inject", records)
-    assert list(figures) == ["inject-steps-n16"]
-    for line in axes["inject-steps-n16"][0].get_lines()[:1]:
-        assert list(line.get_xdata()) == [*range(len(line.get_ydata()))]

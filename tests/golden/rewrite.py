@@ -149,8 +149,8 @@ CASES = {  # of keys alone, by command
 }
 # commands whose cells are rows; tests/show/test_shown.py shows odd runs of theirs
 OF_ROWS = (
-    *("audit", "rounding-formats", "bench", "budget", "condition", "error", "error-rows", "spectrum", "stability"),
-    "theory",
+    *("audit", "rounding-formats", "bench", "budget", "condition", "error", "error-rows", "inject", "inject-decode"),
+    *("spectrum", "stability", "theory"),
 )
 READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
     "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
@@ -203,13 +203,9 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("audit", "github"),
         )
     ],
-    "odd": [f"report {run}/ODD --plot none --format md" for run in COMMANDS if run not in OF_ROWS],
     "odd-figures": [
         f"report {run}/ODD --plot all {how} --format csv --columns n"
-        for how, some in (
-            ("--style paper", ("theory",)),
-            ("--style slide", ("inject", "inject-decode")),
-        )
+        for how, some in (("--style paper", ("theory",)),)
         for run in some
     ],
     "columns": [  # of every table, the columns that identify its rows stay
@@ -221,8 +217,8 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("condition", "cond.median,sensitivity.max"),
             ("error", "output_spectral_relative.median,visited_fraction.mean"),
             ("error-rows", "mass.mean,kl.mean"),
-            ("inject", "drift,worst"),
-            ("inject-decode", "KL,status"),
+            ("inject", "drift.mean,worst_drift"),
+            ("inject-decode", "kl.mean,read_bytes"),
             ("spectrum", "rank_95.median,d_spectral.median"),
             ("stability", "loss_last.mean,cond.median"),
             ("theory", "bound.median,verdicts"),

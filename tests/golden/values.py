@@ -84,8 +84,6 @@ STATISTICS_OF = re.compile(  # of errors, which have many metrics, those of some
     "top1_agreement|d|d_over_n|rate|bound|measured|violated|holds|ratio|tau|loss|cond|cond_eff|cond_half|rank|"
     "singular|matrices"
 )
-SUMMARY = ("metrics", "median_over_vmean", "spearman", "interval", "intervals", "conditions", "points")
-OF_SUMMARY = ("theorem", "matrix", "seed")
 TESTED = (
     "a",
     "b",
@@ -114,10 +112,7 @@ def records_of(folder: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
         place = _place(record)
         for name in ("status", "seed", "duplicates", "row_tolerance", "matrix_tol"):
             yield place, name, record.get(name)
-        if "rows" in record:
-            yield from _of_rows(place, record)
-        else:
-            yield from OF_COMMAND[record["command"]](place, record)
+        yield from _of_rows(place, record)
         map_file = folder / "maps" / f"{record['key']}.npy"
         if map_file.is_file():
             yield from _of_map(place, record, map_file)
@@ -154,14 +149,15 @@ def _cells(path: Path) -> Iterator[dict[str, Any]]:
 # of rows: where a number stands, beside the place of its cell
 DIMENSIONS = (
     *("quantity", "per", "epsilon", "delta", "round", "d", "at", "sense", "index", "order", "position"),
-    *("layer", "matrix", "k", "iteration", "trial", "step"),
+    *("matrix", "k", "iteration", "trial", "layer", "kv_head", "step", "places"),
 )
 NOT_OF = {"error": ("delta",)}  # which are metrics of a command
 # fields of cells that say where their numbers stand
-OF_PLACES = ("theorem", "format", "of", "spectrum", "head", "task")
+OF_PLACES = ("theorem", "format", "of", "spectrum", "head", "task", "layers")
 OF_CELLS = (  # numbers on the lines that end cells
     *("trials", "flops", "leading_flops", "needed", "least", "most"),
     *("size", "known", "log_scale", "frobenius", "passes", "closed"),
+    *("tokens", "prefix", "greedy_steps", "predicts", "budget_mean", "budget_heads", "budget_exact"),
 )
 WORDS = ("kind", "key", "head", "reason", "assumption", "promise", "detail", "site", "first_failed")  # of rows
 
@@ -211,30 +207,6 @@ def _of_map(place, record, file):
                 yield place | at, "entry", float(entries[query, key])
 
 
-def _of_inject(place, record):
-    place = place | {"layers": ",".join(map(str, record["layers"]))}
-    for name, values in record["metrics"].items():
-        yield place, name, values[0] if values else None
-    for name in ("tokens", "prefix", "greedy_steps", "predicts"):
-        yield place, name, record.get(name)
-    for name, by_layer in (("local", record["local"]), ("residual", record.get("residual") or {})):
-        for layer, values in by_layer.items():
-            yield from _of_heads(place | {"layer": layer}, record["heads"], {name: values})
-    for layer, budgets in (record.get("planned") or {}).items():
-        for head, budget in enumerate(budgets):
-            yield place | {"layer": layer, "kv_head": head}, "planned", budget
-    for name, value in (record.get("budgets") or {}).items():
-        yield place, f"budgets.{name}", value
-    for name, values in (record.get("steps") or {}).items():
-        for step, value in enumerate(values):
-            yield place | {"step": step}, name, value
-
-
-OF_COMMAND = {
-    "inject": _of_inject,
-}
-
-
 def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The numbers that the JSON of a command has beside its records: statistics over heads, and tests."""
     command = answer["command"]
@@ -244,24 +216,13 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
             yield _summary_place(row) | {"of": "test", "metric": row["metric"]}, name, row.get(name)
     if command == "compare":
         return
-    if answer["rows"] and "table" in answer["rows"][0]:
-        yield from _of_tables(answer["rows"])
-        return
-    summary = answer["rows"] if command == "inject" else ()
-    for row in (*summary, *(answer.get("summary") or ())):
-        place = _summary_place(row) | {"of": "statistics"} | {name: row.get(name) for name in OF_SUMMARY}
-        place |= {name: _text(value) for name, value in (row.get("at") or {}).items()}
-        if "layers" in row:
-            place["layers"] = ",".join(map(str, row["layers"]))
-        for name in SUMMARY:
-            for metric, value in _flat(name.replace("metrics", ""), row.get(name)):
-                yield place, metric, value
+    yield from _of_tables(answer["rows"])
 
 
 def _of_tables(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The statistics of the lines of tables whose cells are rows."""
     for line in lines:
-        options = (line["name"] or "").removeprefix(line["method"] or "").removeprefix(":")
+        options = (line.get("name") or "").removeprefix(line.get("method") or "").removeprefix(":")
         place = _summary_place({**line, "options": options}) | {"of": "statistics"}
         names = ("head", *OF_PLACES, *DIMENSIONS)
         place |= {name: _text(line[name]) for name in names if line.get(name) is not None}
@@ -285,22 +246,6 @@ def _scale(row: Mapping[str, Any]) -> str:
     """The factor of the scores, in a row whose source is text."""
     found = re.search(r"scores x (\S+)", str(row.get("source")))
     return f"x{found[1]}" if found else f"x{row.get('scale_inputs') or 1:g}"
-
-
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A nested value as names with dots; of statistics `STATISTICS`."""
-    if isinstance(value, dict):
-        statistics = {"mean", "p10", "count"} <= value.keys()
-        if statistics and not STATISTICS_OF.fullmatch(name):
-            return
-        for key, item in value.items():
-            if not statistics or key in STATISTICS:
-                yield from _flat(f"{name}.{key}".lstrip("."), item)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _flat(f"{name}.{index}", item)
-    else:
-        yield name, value
 
 
 def selected(file: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:

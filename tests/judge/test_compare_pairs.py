@@ -453,14 +453,14 @@ def test_mass_of_a_method_that_uses_every_key_is_no_quality():
 
 def test_methods_in_a_whole_model_are_paired_over_windows():
     """The two windows of the run; each metric is that of the model, not of its heads."""
-    records = [json.loads(line) for line in (GOLDEN / "runs/inject-decode/records.jsonl").read_text().splitlines()]
+    records = read_records(GOLDEN / "runs/inject-decode")
     rows = compare_runs(records, records, pairs=["topk=window"]).compared
     rows = [row for row in rows if row["d"] == 6]
     assert [row["metric"] for row in rows] == ["kl", "loss_change", "drift", "top1_agreement", "residual_sum"]
     found = {one["method"]: [] for one in records}
     for one in records:
         if one["d"] == 6:
-            found[one["method"]] += one["metrics"]["kl"]
+            found[one["method"]] += [row["kl"] for row in one["rows"] if row["kind"] == "head"]
     differences = [y - x for x, y in zip(found["topk"], found["window"], strict=True)]
     kl = rows[0]
     assert (kl["values"], kl["windows"], kl["heads"], kl["test"]) == (2, 2, 1, "windows")

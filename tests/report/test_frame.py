@@ -8,6 +8,7 @@ from record_pages import records_page, records_schema
 
 from attnprobe import AttnprobeError, SourceError, UsageError, open_run
 from attnprobe.experiments import EXPERIMENTS, shape_of
+from attnprobe.frame.metric import METRICS
 from attnprobe.frame.read import PLACE
 from attnprobe.frame.rows import RowTypes
 from attnprobe.report.run import COLUMNS, _described
@@ -75,16 +76,20 @@ def test_a_frame_of_errors_has_a_row_for_each_cell_and_head_with_its_own_numbers
                 assert row[name] == values[index] or (row[name] != row[name] and values[index] is None)
 
 
-@pytest.mark.parametrize("run", ["inject", "inject-decode"])
-def test_a_frame_of_inject_has_one_value_in_a_cell(run):
-    run = open_run(RUNS / run)
-    frame = run.frame().set_index(["key", "head", "local_layer"])
-    assert not any(isinstance(cell, (list, dict)) for column in frame for cell in frame[column])
-    for record in run.records["inject"]:
-        row = frame.loc[record["key"]].iloc[0]
-        assert row["layers"] == json.dumps(record["layers"], separators=(",", ":"))  # as in the CSV
-        for name, values in (record.get("steps") or {}).items():
-            assert [row[f"steps[{name}][{step}]"] for step in range(len(values))] == values
+@pytest.mark.parametrize("name", ["inject", "inject-decode"])
+def test_frames_of_inject_have_a_row_for_each_model_layer_head_and_step(name):
+    run = open_run(RUNS / name)
+    for kind in ("head", "layer", "local", "step"):
+        frame = run.frame(kind)
+        assert not any(isinstance(cell, (list, dict)) for column in frame for cell in frame[column])
+        rows = [row for cell in run.records["inject"] for row in cell["rows"] if row["kind"] == kind]
+        measured = frame[frame["status"] == "ok"]
+        assert len(measured) == len(rows)
+        for column in {*measured} & {*METRICS} & {name for row in rows for name in row}:
+            assert measured[column].astype(object).where(measured[column].notna(), None).tolist() == [
+                row.get(column) for row in rows
+            ]
+    assert set(run.frame()["layers"]) == ({"0-1", "0", "1"} if name == "inject" else {"0-1"})
 
 
 def test_a_frame_of_theory_holds_infinity_and_nan():

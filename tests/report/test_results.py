@@ -2,7 +2,6 @@
 
 from error_records import cell
 
-from attnprobe.experiments.inject.view import DRIFTS
 from attnprobe.tables.results import Value, best_of
 
 HEADS = 12
@@ -36,10 +35,3 @@ def test_single_values_tie_within_five_per_cent():
     values = {"a": Value(1.0), "b": Value(1.04), "c": Value(1.06)}
     assert best_of(values) == ["a", "b"]
     assert best_of({name: Value(one.value, 0.0) for name, one in values.items()}) == ["a"]
-
-
-def test_a_cosine_ties_by_its_distance_from_one():
-    column = next(column for column in DRIFTS if column.title == "cosine")
-    rows = [{"metrics": {"embedding_cosine": {"mean": one, "se": None}}} for one in (0.9900, 0.9896, 0.98)]
-    (leaders,) = column.best.leaders(rows, lambda row: 0)
-    assert leaders.places == [0, 1]

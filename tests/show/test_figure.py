@@ -304,6 +304,7 @@ def everything(figure):
     places = product(names, (16, 32), (0, 1), (64, 128))
     rows = frame(*(heads(name, [0.3, 0.5, 0.4], d, layer=layer, n=n) for name, d, layer, n in places))
     rows = frame(rows, rows.assign(layer=pd.NA)).astype({"layer": "Int64"})
+    rows = rows.assign(alone=rows["layer"].notna(), kv_head=pd.array([pd.NA] * len(rows), "Int64"))
     named = {
         figure.x,
         *figure.measured,

@@ -53,7 +53,8 @@ def gated_run(request):
 
 def test_every_format_has_the_lines_of_the_first_table(run):
     one = shown(run)
-    lines = [row for row in json.loads(one.text("json"))["rows"] if row["table"] == one.catalogue.tables[0].name]
+    rows = json.loads(one.text("json"))["rows"]
+    lines = [row for row in rows if row["table"] == rows[0]["table"]]
     assert lines and len(one.text("jsonl").splitlines()) == len(lines)
     for written, line in zip(csv.DictReader(io.StringIO(one.text("csv"))), lines, strict=True):
         for name, text in written.items():
@@ -102,7 +103,7 @@ def test_a_gate_judges_the_first_table_that_has_its_metric(gated_run):
     lines = [line for line in one.gate_lines if line["requested"]]
     for metric in gated.names:
         least = METRICS[metric].better == "larger"
-        results = check(one.gate_lines, [parse_gate(f"{metric}.max=1", gated, least=least)])
+        results = check(one.gate_lines, [parse_gate(f"{metric}.{gated.statistics(metric)[-1]}=1", gated, least=least)])
         tables = [line["table"] for line in lines if f"{metric}.count" in line] or [lines[0]["table"]]
         assert len(results) == sum(line["table"] == tables[0] for line in lines) > 0
 
@@ -119,6 +120,13 @@ def test_a_gate_names_a_method_of_a_file_with_its_options(tmp_path):
     for text, found in (("mine.py:fn", True), ("mine.py:fn:causal=true,width=4", True), ("mine.py:fn:width=5", False)):
         [*results] = check(lines, [parse_gate(f"rate.max=1 for {text}", gated)])
         assert all(result.passed for result in results) == found, text
+
+
+@pytest.mark.parametrize(("name", "field"), [("budget", "found.median"), ("inject-decode", "d")])
+def test_a_field_that_a_column_shows_in_other_words_is_a_number_in_json(name, field):
+    """Such as d, which may be the mean of a file's budgets, and a budget that may be more than all tried."""
+    numbers = [row[field] for row in shown(GOLDEN / "runs" / name).rows if row.get(field) is not None]
+    assert numbers and all(isinstance(number, (int, float)) or number == "inf" for number in numbers)
 
 
 def test_statistics_of_the_inputs_are_a_table_of_their_own(run):

@@ -253,8 +253,8 @@ def test_smollm2_is_the_model_that_was_published(run):
     assert vocabulary.tokenizer.encode("A list:\n\n1. one").tokens == ["A", "Ġlist", ":", "ĊĊ", "1", ".", "Ġone"]
     words = ("--text", SHARED / "wikitext-2-valid.txt", "--n", 2048, "--method", "softmax", "--layer", 0)
     code, out, _ = run("inject", "--model", "smollm2", *words, "--format", "json")
-    [row] = json.loads(out)["rows"]
-    assert code == 0 and row["metrics"]["perplexity_own"]["mean"] == pytest.approx(12.97, abs=0.05)
+    [row, *_] = json.loads(out)["rows"]
+    assert code == 0 and row["perplexity_own.mean"] == pytest.approx(12.97, abs=0.05)
 
 
 GEMMA3 = os.environ.get("GEMMA3_270M_GGUF")  # a file of Gemma 3 270M in Q4_K_M
@@ -281,7 +281,8 @@ def test_a_model_with_local_layers_by_the_path_of_its_file(run):
         assert torch.equal(got[f"model.{ours}.weight"], weights - shift)
     words = ("--text", SHARED / "wikitext-2-valid.txt", "--n", 1024, "--method", "softmax,quest", "--d", 256)
     code, out, _ = run("inject", "--model", GEMMA3, *words, "--format", "json")
-    exact, quest = json.loads(out)["rows"]
-    assert code == 0 and exact["layers"] == quest["layers"] == [5, 11, 17]
-    assert exact["metrics"]["perplexity_own"]["mean"] == pytest.approx(17.08, abs=0.07)
-    assert exact["metrics"]["drift"]["mean"] < 5e-6 and quest["metrics"]["kl"]["mean"] > 0.01
+    exact, quest, *_ = json.loads(out)["rows"]
+    note = "layers 5, 11, 17 are global and replaced"
+    assert code == 0 and note in run("report", json.loads(out)["run"], "--format", "md", "--plot", "none")[1]
+    assert exact["perplexity_own.mean"] == pytest.approx(17.08, abs=0.07)
+    assert exact["drift.mean"] < 5e-6 and quest["kl.mean"] > 0.01

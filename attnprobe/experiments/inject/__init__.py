@@ -19,6 +19,7 @@ from ..base import Experiment
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
 SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
 LAVA = "lava"  # a rival of plans: budgets by a prompt's own weights
+EXACT = "exact"  # the unmodified model, whose own loss, needle and bytes stand beside those of methods
 
 placed = partial(opt, group=PLACES)
 
@@ -226,9 +227,9 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
     plots: tuple[str, ...] = plots_option(
-        "Draw drift by layer, and local error against drift, into figures/, which needs --per-layer; "
-        "with --phase decode the KL divergence of the steps so far.",
-        "inject",
+        "Draw drift by layer and local error against drift (with --per-layer), and divergence against bytes and steps "
+        "(with --phase decode), into figures/; inject (--plot alone) is all of these.",
+        *("inject", "inject-layers", "inject-local", "inject-bytes", "inject-steps"),
     )
 
 
@@ -241,6 +242,7 @@ EXPERIMENT = Experiment(
     gated=GATED,
     compared=("kl", "loss_change", "drift", "top1_agreement", "residual_sum"),
     whole=True,
+    writes=True,
     examples=(
         "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
         "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...approximation import Approximation
+from ...files import JsonObject
+from ...frame.rows import HEAD
 from ...hooks.capture import captured_forward
 from ...inject import attention_by
 from ...methods import approximate, get
@@ -23,7 +25,7 @@ from ...replacement import EXACT, Replacement
 from ...run.cells import Result
 from ...run.limits import with_smaller_blocks
 from ...sources import AttentionCall
-from .drift import STATED, Local, Outputs, local_errors, local_metrics, model_drift
+from .drift import STATED, Local, Outputs, local_errors, local_metrics, local_rows, model_drift
 from .language import LanguageModel, Predictions, Reading, batch_of
 from .plan import InjectWork
 
@@ -78,6 +80,8 @@ class Bench:
     @full_precision()
     def measure(self, work: InjectWork) -> list[Result]:
         """The results of each window."""
+        if work.exact:
+            return [self._result(work, row, got, {}) for row, got in enumerate(self.own)]
         local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
         begin = perf_counter()
         got = with_smaller_blocks(lambda: self._injected(work))
@@ -99,16 +103,12 @@ class Bench:
         """The result of a row, and the numbers of each predicted word."""
         words = self._words(row)
         drift, steps = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
-        drift |= local_metrics([*local.values()])
-        result: Result = {
-            "metrics": {name: [value] for name, value in drift.items()},
-            "local": {str(layer): errors.error for layer, errors in local.items()},
-        }
-        residual = {str(layer): errors.residual for layer, errors in local.items() if errors.residual is not None}
-        if residual:
-            result["residual"] = residual
-        if work.head is not None:  # lists of all heads have no place for one
-            result |= {"local": {}, "residual": None}
+        drift |= local_metrics([*local.values()]) if local else {}
+        rows: list[JsonObject] = [{"kind": HEAD, "head": None, **drift}]
+        for layer, errors in local.items():
+            rows.append({"kind": "layer", "layer": layer, **local_metrics([errors])})
+            rows += local_rows(layer, replaced_heads(self.calls[layer], work), errors)
+        result: Result = {"rows": rows}
         if not isfinite(drift["drift"]):
             result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
         return result, steps

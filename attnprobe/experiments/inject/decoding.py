@@ -23,7 +23,7 @@ from ...sources.positions import NEAR, ROUNDING
 from .allocation import head_errors
 from .bench import Bench, replaced_heads
 from .cache import CacheLayer, CacheReaders, Read
-from .drift import Local, Outputs, answer_metrics, local_errors
+from .drift import Local, Outputs, answer_metrics, local_errors, step_rows
 from .language import LanguageModel
 from .plan import InjectWork, why_not_decoded
 from .policy import PromptPolicy, Steps, prompt_text
@@ -181,6 +181,8 @@ class DecodingBench(Bench):
             self.stored = self.readers.of(self.prefix.cache)
         if (why := self._why_not_quantised(work)) is not None:
             raise Unsupported(why)
+        if work.exact:
+            self.read = {}  # each head reads all tokens
         return super().measure(work)
 
     def _why_not_quantised(self, work: InjectWork) -> str | None:
@@ -297,14 +299,14 @@ class DecodingBench(Bench):
         if self.answers:
             answer = slice(*(end - self.prefix_length for end in (self.answers[row].start, self.answers[row].stop)))
             numbers |= answer_metrics(own.logits[answer], got.logits[answer], words[answer])
-        metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}
-        return {**result, "metrics": metrics, "steps": steps}
+        [whole, *rows] = result["rows"]
+        return {**result, "rows": [whole | numbers, *rows, *step_rows(steps)]}
 
     def _bytes(self, row: int) -> tuple[float, float]:
         """The bytes of a text's prompt in the cache, and of those that heads keep or read, a mean over steps."""
         assert self.stored is not None
         reads = {call: parts for (call, text), parts in self.read.items() if text == row}
-        steps = [dict(zip(reads, parts, strict=True)) for parts in zip(*reads.values(), strict=True)]
+        steps = [dict(zip(reads, parts, strict=True)) for parts in zip(*reads.values(), strict=True)] or [{}]
         sizes = [layer.bytes(step) for layer in self.stored for step in steps]
         kept, read = (sum(size) / len(steps) for size in zip(*sizes, strict=True))
         return kept, read

@@ -11,10 +11,12 @@ from math import isfinite, nan
 import torch
 from torch import Tensor
 
+from ...files import JsonObject
+from ...frame.metric import perplexity
+from ...frame.rows import head_rows
 from ...linalg.norms import row_norms
 from ...metrics.residual import head_residuals, residual_errors
 from ...sources import Block
-from .rows import perplexity
 
 STATED = ("realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # diagnostics of heads: a mean, and sums
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
@@ -157,6 +159,29 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     if all(errors.weighted is not None for errors in local):
         metrics["residual_sum"] = sum(errors.weighted or 0.0 for errors in local)
     return metrics
+
+
+def local_rows(layer: int, heads: Sequence[int], errors: Local) -> list[JsonObject]:
+    """A row for each of these heads of a layer."""
+    columns = {"local_error": errors.error}
+    if errors.residual is not None:
+        columns["residual_error"] = errors.residual
+    return [{**row, "layer": layer} for row in head_rows(heads, columns, "local")]
+
+
+def step_rows(steps: Mapping[str, Sequence[float]]) -> list[JsonObject]:
+    """A row for each step of decoding: its `STEP_METRICS`, and the mean divergence of the steps up to it.
+
+    >>> step_rows({"kl": [1.0, 3.0]})
+    [{'kind': 'step', 'step': 0, 'kl': 1.0, 'kl_so_far': 1.0}, {'kind': 'step', 'step': 1, 'kl': 3.0, 'kl_so_far': 2.0}]
+    """
+    rows, known = [], []
+    for step, values in enumerate(zip(*steps.values(), strict=True)):
+        of_step = dict(zip(steps, values, strict=True))
+        known += [of_step["kl"]] if isfinite(of_step["kl"]) else []
+        so_far = sum(known) / len(known) if known else None
+        rows.append({"kind": "step", "step": step, **of_step, "kl_so_far": so_far})
+    return rows
 
 
 def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, float], dict[str, list[float]]]:

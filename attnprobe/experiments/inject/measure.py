@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import groupby
@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, Unsupported
+from ...files import JsonObject
+from ...frame.rows import HEAD
+from ...grammar.lists import spans
 from ...methods import METHODS
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import (
@@ -26,7 +29,7 @@ from ...run.costs import (
 from ...run.inputs import InputKeeper
 from ...run.plan import Group, MethodRequest, method_facts
 from ...timings import Timings
-from . import LAVA, SHUFFLED, InjectRequest
+from . import EXACT, LAVA, SHUFFLED, InjectRequest
 from .allocation import STEPS, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
 from .bench import Bench
 from .decoding import DecodingBench
@@ -43,8 +46,6 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
     command = "inject"
     shape = SHAPE
     blank = {
-        "metrics": {},
-        "local": {},
         "draws_hash": None,
         "seconds": None,
         "tokens": None,
@@ -81,31 +82,34 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
     def head(self, place: Place, cell: InjectCell) -> dict[str, Any]:
         work, (source, plan) = cell.work, self.parts[place.source]
         both_kinds, prefix = source.local and source.global_layers, self.request.prefix_at(place.group.n)
-        of_file: Any = {} if plan.budgets is None else work.budget  # at this length of the prompt
+        of_file: Any = {} if plan.budgets is None or work.exact else work.budget  # at this length of the prompt
         own = [d for (layer, _), d in of_file.items() if layer in work.layers]
         tried = [d for d in own if d is not None]
-        budgets = {
-            "mean": sum(tried) / len(tried) if tried else None,
-            "heads": len(own),
-            "exact": len(own) - len(tried),
+        of_budgets = {
+            "budget_mean": sum(tried) / len(tried) if tried else None,
+            "budget_heads": len(own),
+            "budget_exact": len(own) - len(tried),
         }
+        of_method = {**method_facts(work.request), "family": work.request.entry.family}
+        if work.exact:
+            of_method = {"method": EXACT, "options": {}, "family": "exact"}
         return {
-            **method_facts(work.request),
-            "family": work.request.entry.family,
+            **of_method,
             "target": plan.base.target,
             "window": cell.window,
             "layer": work.layer,
-            **({} if work.head is None else {"kv_head": work.head}),
-            "layers": work.layers,
+            "alone": work.layer is not None,
+            "kv_head": work.head,
+            "layers": spans(work.layers),
             "d": work.d,
-            "budgets": None if plan.budgets is None else budgets,
-            **({"model_layers": source.layers, "global_layers": source.global_layers} if both_kinds else {}),
+            **({} if plan.budgets is None or work.exact else of_budgets),
+            **({"model_layers": source.layers, "global_layers": spans(source.global_layers)} if both_kinds else {}),
             "repeat": work.repeat,
             "seed": work.seed,
-            "lines": self.request.lines,
+            "by_line": self.request.lines,
             **({} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}),
-            "reference": False,
-            "requested": True,
+            "reference": work.exact,
+            "requested": not work.exact,
         }
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Bench, Result]]:
@@ -157,6 +161,8 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         the comparison of its logits.
         """
         n, prefix, heads = place.group.n, self.request.prefix_at(place.group.n), len(self.head_numbers(place))
+        if cell.work.exact:  # its outputs are those of the inputs
+            return LOGITS * (n if prefix is None else n - prefix) * self._vocabulary(place), 0.0
         work, size = work_of_method(n, cell.d, heads, cell.work.request.entry.cost)
         forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
@@ -203,9 +209,10 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             with self.attempt(*missing) as tried:
                 work.request.check_claims()
                 planned = {} if work.plan is None else self._planned(place, work, inputs)
-                given = {"planned": {str(layer): budgets for layer, budgets in planned.items()}} if planned else {}
                 budget = of_query_heads(planned, inputs.calls) if planned else work.budget
-                results = [result | given for result in inputs.measure(replace(work, budget=budget))]
+                results = inputs.measure(replace(work, budget=budget))
+                for result in results:
+                    result["rows"] += _plan_rows(planned)
             for cell, result, length in zip(cells, results, inputs.lengths, strict=True):
                 if cell.key in missing:
                     yield cell, {"tokens": length, **(result if tried.ok else tried.state)}
@@ -265,8 +272,8 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             for bench in self._plan_benches(place, "sensitivity of layers"):
                 for number, layer in enumerate(work.layers):
                     alone = InjectWork(probe, work.d, work.d, 0, work.seed, (layer,), layer)
-                    got = bench.measure(alone)[0]["metrics"]
-                    sums[:, number] += torch.tensor([got["kl"][0], got["residual_error"][0]])
+                    [got] = [row for row in bench.measure(alone)[0]["rows"] if row["kind"] == HEAD]
+                    sums[:, number] += torch.tensor([got["kl"], got["residual_error"]])
             self.tables[key] = sums[0] / sums[1].clamp(min=torch.finfo(sums.dtype).tiny)
         return dict(zip(work.layers, self.tables[key], strict=True))
 
@@ -287,6 +294,15 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
                 prefix_length=prefix,
                 greedy_steps=0,
             )
+
+
+def _plan_rows(planned: Mapping[int, Sequence[int]]) -> list[JsonObject]:
+    """A row for each KV head of a plan."""
+    return [
+        {"kind": "plan", "layer": layer, "kv_head": head, "planned": keys}
+        for layer, of_layer in planned.items()
+        for head, keys in enumerate(of_layer)
+    ]
 
 
 def _tried(work: InjectWork, prompt: int) -> list[int]:

@@ -19,10 +19,11 @@ from ...run.sources import draft_plan, left_out, prepared
 from ...sources.description import of_layers
 from ...sources.weights import language_kind
 from ...timings import Timings
-from . import LAVA, SHUFFLED, InjectRequest
+from . import EXACT, LAVA, SHUFFLED, InjectRequest
 from .policy import KEYED, why_not_kept
 
 DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
+UNCHANGED = MethodRequest("softmax", requested=False)  # stands for the model's own attention
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class InjectWork:
     """One forward of a batch: a method with its budget and seed in some layers.
 
     ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads. ``why`` no budget fits.
-    ``prompt`` says how the prompt is read.
+    ``prompt`` says how the prompt is read. ``exact`` is the unmodified model, whose own numbers stand beside those of
+    methods.
     """
 
     request: MethodRequest
@@ -43,6 +45,7 @@ class InjectWork:
     head: int | None = None
     why: str | None = None
     prompt: str = "exact"
+    exact: bool = False
 
     @property
     def plan(self) -> str | None:
@@ -61,6 +64,8 @@ class InjectWork:
 
     @property
     def name(self) -> str:
+        if self.exact:
+            return "exact attention"
         budget = "" if self.d is None else f" d={self.d}"
         head = "" if self.head is None else f", KV head {self.head}"
         place = "all replaced layers" if self.layer is None else f"layer {self.layer}"
@@ -77,7 +82,7 @@ class InjectCell:
 
     @property
     def name(self) -> str:
-        return self.work.request.label
+        return EXACT if self.work.exact else self.work.request.label
 
     @property
     def d(self) -> int | None:
@@ -111,10 +116,10 @@ class InjectPlan:
         }
 
     def works(self, n: int) -> list[InjectWork]:
-        """The forwards of one batch at ``n`` tokens: every method, budget and seed in all layers together, then each
-        layer alone.
+        """The forwards of one batch at ``n`` tokens: exact attention, then every method, budget and seed in all layers
+        together and in each layer alone.
         """
-        all_works = []
+        all_works = [InjectWork(UNCHANGED, None, None, 0, self.base.seed, self.base.layers, None, exact=True)]
         for request in self.base.methods:
             left_out = () if request.entry.takes_windows else self.left_out
             layers = tuple(layer for layer in self.base.layers if layer not in left_out)
@@ -138,7 +143,7 @@ class InjectPlan:
         once: dict[Any, InjectWork] = {}  # two shares may have one budget
         for work in all_works:
             options = tuple(sorted(work.request.options.items()))
-            once.setdefault((work.request.name, options, work.d, work.seed, work.layer, work.head), work)
+            once.setdefault((work.request.name, work.exact, options, work.d, work.seed, work.layer, work.head), work)
         return [*once.values()]
 
     def _sized(self, request: MethodRequest, n: int) -> list[tuple[MethodRequest, int | None, str | None]]:
@@ -436,6 +441,7 @@ def _cell(
         layers=work.layers,
         alone=work.layer is not None,
         **({} if work.head is None else {"kv_head": work.head}),
+        **({"exact": True} if work.exact else {}),
         d=work.d,
         budgets=budgets,
         seed=work.seed,

@@ -1,14 +1,408 @@
-"""The figures of ``attnprobe inject``.
+"""The tables and figures of ``attnprobe inject``: what a method changes in a model.
 
-They read rows of kind ``head``, one for each cell, whose ``layer`` is missing where all layers are replaced: ``drift``,
-``local_error``, ``kl``, ``loss_change``, ``read_bytes``. Rows of kind ``step`` have ``kl_so_far``, the mean divergence
-of decoding up to each ``step``, which is the position of its token.
+A row of kind ``head`` is the whole model with a method in some layers, and its ``layer`` is missing where these are
+replaced together. A row of kind ``step`` is a step of decoding. The method ``exact`` is the unmodified model: a
+reference with its own loss, needle and bytes.
 """
 
 from __future__ import annotations
 
-from ..figure import Figure
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+from ...frame import Rows
+from ...frame.metric import METRICS
+from ...frame.ranks import LEAST_RANKED, rank_correlation
+from ...frame.rows import YARDSTICKS
+from ..figure import Figure
+from ..grid import Cell
+from ..table import BUDGET, KEY, METHOD, SOUND, Column, Computed, Table
+
+PLACE = ("source", "n", "prefix", "target")
+TOGETHER = "layer.isna() and not (reference and loss.isna())"  # exact attention is shown for its loss
+RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
+SPARED = 1.02  # of the bytes of a plan that a policy may keep beside it
+FEWEST = 3  # places of a group whose correlation is one of those of a mean
+PREDICTORS = {
+    "lost_mass": "lost\nmass",
+    "local_error": "local\nerror",
+    "row_error": "row\nerror",
+    "spectral_error": "matrix\nerror",
+    "residual_error": "residual\nerror",
+}
+EXACT_OF = {"exact": "exact (ref.)"}
+
+
+def _column(name: str) -> Callable[[Rows], Any]:
+    return lambda rows: rows[name]
+
+
+def _budgets(lines: Rows) -> list[Cell]:
+    """The budget, or the mean of a file's."""
+    ends = zip(lines["d"], lines["budget_mean.mean"], strict=True)
+    return [_budget(d, mean) for d, mean in ends]
+
+
+def _budget(d: Any, mean: Any) -> Cell:
+    import pandas as pd
+
+    if not pd.isna(mean):
+        return Cell(mean, text=f"{mean:.0f} (mean)")
+    return Cell() if pd.isna(d) else Cell(int(d))
+
+
+def _notes(rows: Rows) -> list[str]:
+    """Which layers are replaced, and what of the model limits the numbers."""
+    found = [f"no loss and no logits: {why}" for why in rows["predicts_not"].dropna().unique()]
+    dtypes = rows["model_dtype"].dropna().unique()
+    found += [f"the model runs in {dtype}" for dtype in dtypes if dtype != "float32"]
+    found += _replaced(rows[~rows["reference"]])
+    kept = rows[["layers", "budget_exact", "budget_heads"]].dropna().drop_duplicates()
+    found += [
+        f"layers {layers}: {exact} of {heads} heads keep exact attention, for which no budget was enough"
+        for layers, exact, heads in kept.itertuples(index=False)
+        if exact
+    ]
+    return found
+
+
+def _replaced(rows: Rows) -> list[str]:
+    """The layers that methods replace together."""
+    found = []
+    unlimited, several = rows["global_layers"].dropna().tolist(), rows["layers"].nunique() > 1
+    for layers, group in rows.groupby("layers", sort=False):
+        names = f"{', '.join(group['name'].unique())}: " if several else ""
+        word, be = ("layer", "is") if str(layers).isdecimal() else ("layers", "are")
+        if layers in unlimited:
+            rest = group["model_layers"].iloc[0] - _count(str(layers))
+            kept = "keeps exact attention to its window" if rest == 1 else "keep exact attention to their window"
+            found.append(f"{names}{word} {layers} {be} global and replaced; the other {rest} {kept}")
+        else:
+            found.append(f"{names}{word} {layers} replaced")
+    return found
+
+
+def _count(layers: str) -> int:
+    """How many layers a text names.
+
+    >>> _count("0-2, 5")
+    4
+    """
+    ends = (part.split("-") for part in layers.split(", "))
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+
+
+def _notes_of_prompts(rows: Rows) -> list[str]:
+    """The notes, and one on methods of which no lost mass is known, such as a user's."""
+    measured = rows[(rows["status"] == "ok") & ~rows["reference"]]
+    lost = measured["lost_mass"] if "lost_mass" in measured else measured["n"].where(measured["n"] < 0)
+    known = lost.notna().groupby(measured["name"], sort=False).any()
+    names = ", ".join(map(str, known.index[~known]))
+    unknown = f"{names}: no lost mass, as weights may be of no key; kept and read are what the method states, or the "
+    return [*_notes(rows), *([f"{unknown}whole prompt"] if names else [])]
+
+
+def _extreme(best: bool, number: str) -> Callable[[Rows], Any]:
+    """The layer that tolerates a method best or worst, or its drift."""
+
+    def found(rows: Rows) -> Any:
+        if "drift" not in rows or rows["drift"].isna().all():
+            return None
+        drifts = rows.groupby("layer")["drift"].mean().dropna()
+        layer = drifts.idxmin() if best else drifts.idxmax()
+        return layer if number == "layer" else drifts[layer]
+
+    return found
+
+
+def _points(rows: Rows, damage: str) -> Rows:
+    """A line for each place that was replaced alone, with the mean of its damage and of each number that is known."""
+    names = [damage, *(name for name in PREDICTORS if name in rows and rows[name].notna().any())]
+    if damage not in rows:
+        return rows.iloc[:0]
+    groups = rows.groupby(["name", "d", "layer", "kv_head"], sort=False, dropna=False)
+    return groups[names].mean().astype(float).reset_index().dropna(subset=names)
+
+
+def _damage(rows: Rows) -> str:
+    """The damage of a place is the divergence of a causal model, and the drift of another one."""
+    return "kl" if (rows["predicts"] == "causal").any() else "drift"
+
+
+def _ranked(name: str, within: Sequence[str] = ()) -> Callable[[Rows], float | None]:
+    """Spearman's correlation of a number with the damage; with ``within``, its mean over groups of equal values."""
+
+    def found(rows: Rows) -> float | None:
+        damage = _damage(rows)
+        points = _points(rows, damage)
+        if name not in points:
+            return None
+        if not within:
+            return rank_correlation(points[name].tolist(), points[damage].tolist())
+        groups = [group for _, group in points.groupby([*within], dropna=False)]
+        every = [rank_correlation(group[name].tolist(), group[damage].tolist(), FEWEST) for group in groups]
+        known = [rho for rho in every if rho is not None]
+        return sum(known) / len(known) if known else None
+
+    return found
+
+
+def _places(rows: Rows) -> Any:
+    """What was replaced alone; missing where it is too few places."""
+    kinds = rows["kv_head"].isna().map({True: "layers", False: "KV heads"}).astype("string")
+    kinds = kinds.where(rows["alone"].fillna(False))
+    places = rows.groupby(["name", "d", "layer", "kv_head"], dropna=False).ngroup()
+    count = places.groupby([*(rows[name] for name in PLACE), kinds], dropna=False).transform("nunique")
+    return kinds.where(count >= FEWEST)
+
+
+def _layers_alone(rows: Rows) -> Any:
+    """The word of `_places` for layers."""
+    return rows["alone"].map({True: "layers"})
+
+
+def _damages(rows: Rows) -> list[str]:
+    symbol = METRICS[_damage(rows)].title
+    return [f"ρ is Spearman's correlation with the {symbol} that a place causes alone, over at least {LEAST_RANKED}"]
+
+
+def _beside(rows: Rows) -> Rows:
+    """Each policy beside the best uniform one of as many bytes, on the same windows, where budgets are planned.
+
+    ``kl_gap`` and ``loss_gap`` are differences to the policy with the least mean divergence, ``least``, of those that
+    give every head d keys. Methods that keep more bytes than the plan are not ``fair``.
+    """
+    import pandas as pd
+
+    found = pd.DataFrame(pd.NA, rows.index, ["kl_gap", "loss_gap", "least"], dtype="Float64").assign(fair=False)
+    if "cache_bytes" not in rows:
+        return found
+    decoded = rows[rows["layer"].isna() & (rows["status"] == "ok") & rows["cache_bytes"].notna() & ~rows["reference"]]
+    for _, group in decoded.groupby(["source", "n", "prefix", "d"], sort=False):
+        planned = group["options"].str.contains(r"(?:^|,)plan=", regex=True)
+        fair = (
+            group[group["cache_bytes"] <= SPARED * group.loc[planned, "cache_bytes"].max()] if planned.any() else None
+        )
+        if fair is None:
+            continue
+        uniform = fair[~fair["options"].str.contains(r"(?:^|,)(?:plan|allocation)=", regex=True)]
+        if uniform.empty:
+            continue
+        means = uniform.groupby("name", sort=False)["kl"].agg(lambda kl: kl.mean(skipna=False)).astype(float)
+        best = uniform[uniform["name"] == means.fillna(float("inf")).idxmin()]
+        windows = best.groupby("window")[["kl", "loss"]].agg(lambda values: values.mean(skipna=False))
+        found.loc[fair.index, "fair"] = True
+        found.loc[fair.index, "least"] = best["kl"].mean(skipna=False)
+        for name in ("kl", "loss"):
+            found.loc[fair.index, f"{name}_gap"] = fair[name] - fair["window"].map(windows[name])
+    return found
+
+
+def _of_plans(name: str) -> Callable[[Rows], Any]:
+    return lambda rows: _beside(rows)[name]
+
+
+def _ratio(rows: Rows) -> float | None:
+    """The mean divergence over that of the best uniform policy."""
+    import pandas as pd
+
+    kl, least = rows["kl"].mean(skipna=False), rows["least"].iloc[0]
+    return None if pd.isna(kl) or pd.isna(least) or least <= 0 else float(kl / least)
+
+
+NAME = replace(METHOD, words=EXACT_OF, meaning="the method with its options; exact is the unmodified model")
+OF_BUDGET = replace(BUDGET, value=Computed(("d", "budget_mean.mean"), _budgets), name="d")
+OF_CELLS = {name: _column(name) for name in ("budget_mean", "greedy_steps")}
+KL = Column("KL\nmean ± 95 %", "kl.mean", half="kl.half", best="smaller", priority=8)
+CHANGE = Column(
+    "Δloss\nmean ± 95 %", "loss_change.mean", half="loss_change.half", signed=True, priority=7, best="smaller"
+)
+LOSS = Column("loss", "loss.mean", priority=6)
+DRIFT = Column("drift\nmean ± 95 %", "drift.mean", half="drift.half", best="smaller", priority=6)
+LOCAL = Column("local\nerror", "local_error.mean", best="smaller", priority=5)
+FURTHER = (
+    Column("top-1", "top1_agreement.mean", unit="%", best="larger"),
+    Column("residual\nsum", "residual_sum.mean", digits=2, best="smaller"),
+    Column("residual\nerror", "residual_error.mean", digits=2, best="smaller"),
+    Column("logits", "logits_drift.mean", best="smaller"),
+    Column("perplexity", "perplexity.mean"),
+    Column("perplexity\nchange", "perplexity_change.mean", signed=True),
+    Column("row\nerror", "row_error.mean"),
+    Column("matrix\nerror", "spectral_error.mean"),
+    Column("d used", "realised_d.mean"),
+    Column("bad\nrows", "bad_rows.sum", digits=0),
+)
+DRIFTS = Table(
+    "drift",
+    "Drift of the last hidden states",
+    rows=f"{TOGETHER} and prefix.isna() and (predicts.isna() or predicts != 'causal')",
+    each=PLACE,
+    by=("name", "d"),
+    derived=OF_CELLS,
+    metric="drift",
+    main="drift.mean",
+    of_best="mean drift",
+    rivals=("d",),
+    competes=RIVALS,
+    columns=(
+        *(NAME, OF_BUDGET, DRIFT, LOCAL),
+        Column("cosine", "embedding_cosine.mean", digits=4, best="larger", priority=4),
+        *(KL, CHANGE, LOSS),
+    ),
+    more=FURTHER,
+    notes=_notes,
+)
+WORDS = Table(
+    "words",
+    "Divergence of the predicted words",
+    rows=f"{TOGETHER} and prefix.isna() and predicts == 'causal'",
+    each=PLACE,
+    by=("name", "d"),
+    derived=OF_CELLS,
+    metric="kl",
+    main="kl.mean",
+    of_best="mean KL divergence",
+    rivals=("d",),
+    competes=RIVALS,
+    columns=(NAME, OF_BUDGET, KL, CHANGE, LOSS, DRIFT, LOCAL),
+    more=FURTHER,
+    notes=_notes,
+)
+DECODED = Table(
+    "decoded",
+    "Divergence of the words behind a prompt",
+    rows=f"{TOGETHER} and prefix.notna()",
+    each=PLACE,
+    by=("name", "d"),
+    derived=OF_CELLS,
+    metric="kl",
+    main="kl.mean",
+    of_best="mean KL divergence",
+    rivals=("d",),
+    competes=RIVALS,
+    columns=(
+        *(NAME, OF_BUDGET, KL, CHANGE, LOSS),
+        Column("needle's\nrank", "needle_rank.mean", best="smaller", priority=7),
+        Column("kept\nMiB", "cache_bytes.mean", unit="MiB", priority=6),
+        Column("read\nMiB", "read_bytes.mean", unit="MiB", priority=6),
+        Column("greedy\nequal", "greedy_match.mean", of="greedy_steps.max", best="larger", priority=4),
+    ),
+    more=(
+        Column("needle's\nloss", "needle_loss.mean"),
+        Column("needle's\nΔloss", "needle_loss_change.mean", half="needle_loss_change.half", signed=True),
+        Column("equal\nsteps", "first_divergence.mean", best="larger"),
+        Column("lost\nmass", "lost_mass.mean"),
+        *(DRIFT, LOCAL, *FURTHER),
+    ),
+    notes=_notes_of_prompts,
+)
+PLANS = Table(
+    "plans",
+    "Plans beside the best policy with d keys in every head",
+    rows="fair",
+    each=PLACE,
+    by=("name", "d"),
+    columns=(
+        *(METHOD, BUDGET),
+        Column("KL\nmean", "kl.mean", priority=8),
+        Column("over the\nbest's", "kl_ratio", digits=2, meaning="its mean KL over that of the best", priority=7),
+        Column(
+            "ΔKL\n± 95 %",
+            "kl_gap.mean",
+            half="kl_gap.half",
+            digits=2,
+            signed=True,
+            meaning="KL less that of the best on the same windows",
+        ),
+        Column(
+            "Δloss\n± 95 %",
+            "loss_gap.mean",
+            half="loss_gap.half",
+            digits=2,
+            signed=True,
+            meaning="loss less that of the best on the same windows",
+        ),
+    ),
+    derived={name: _of_plans(name) for name in ("fair", "kl_gap", "loss_gap", "least")},
+    of_groups={"kl_ratio": _ratio},
+)
+TOLERANCE = Table(
+    "layers",
+    "Which layers tolerate a method alone",
+    rows="alone and kv_head.isna()",
+    each=PLACE,
+    by=("name", "d", "places"),
+    pooled=("layer", "layers"),
+    columns=(
+        *(METHOD, BUDGET),
+        Column("best\nlayer", "best_layer", digits=None, meaning="the layer with the least drift", priority=8),
+        Column("its\ndrift", "best_drift", meaning="the drift where this layer alone is replaced", priority=7),
+        Column("worst\nlayer", "worst_layer", digits=None, meaning="the layer with the largest drift", priority=8),
+        Column("its drift", "worst_drift", meaning="the drift where this layer alone is replaced", priority=7),
+        Column("ρ", "rho", signed=True, digits=2, meaning="Spearman's, of local error and drift over layers"),
+    ),
+    derived={"places": _layers_alone},
+    of_groups={
+        **{f"best_{number}": _extreme(True, number) for number in ("layer", "drift")},
+        **{f"worst_{number}": _extreme(False, number) for number in ("layer", "drift")},
+        "rho": _ranked("local_error"),
+    },
+)
+ALONE = Table(
+    "alone",
+    "One layer replaced",
+    rows="alone and kv_head.isna()",
+    each=PLACE,
+    by=("name", "d", "layer"),
+    rivals=("d", "layer"),
+    competes=RIVALS,
+    columns=(
+        *(METHOD, BUDGET),
+        Column("layer", "layer", digits=None, priority=KEY, meaning="the layer that is replaced"),
+        *(DRIFT, LOCAL, KL, CHANGE),
+    ),
+    more=FURTHER,
+)
+OF_RHO = "Spearman's correlation with the damage over all places, methods and d"
+WHICH = Table(
+    "predictors",
+    "Which local number predicts the damage",
+    rows="places.notna() and status == 'ok'",
+    each=PLACE,
+    by=("places",),
+    pooled=("layer", "layers", "d", "name", "method", "options", "family"),
+    columns=(
+        Column("replaced\nalone", "places", priority=KEY, meaning="layers, or KV heads"),
+        Column("places", "points", digits=0, meaning="places that were replaced alone, of all methods and d"),
+        *(
+            Column(f"ρ of {words}", f"rho_{name}", digits=2, signed=True, meaning=OF_RHO)
+            for name, words in PREDICTORS.items()
+        ),
+    ),
+    more=tuple(
+        Column(
+            f"ρ of {' '.join(words.split())}\nin a {one}",
+            f"rho_{name}_in_a_{one}",
+            digits=2,
+            signed=True,
+            meaning=f"mean over each {one} and d",
+        )
+        for name, words in PREDICTORS.items()
+        for one in ("layer", "method")
+    ),
+    derived={"places": _places},
+    of_groups={
+        "points": lambda rows: len(_points(rows, _damage(rows))),
+        **{f"rho_{name}": _ranked(name) for name in PREDICTORS},
+        **{f"rho_{name}_in_a_layer": _ranked(name, ("layer", "d")) for name in PREDICTORS},
+        **{f"rho_{name}_in_a_method": _ranked(name, ("name", "d")) for name in PREDICTORS},
+    },
+    notes=_damages,
+)
+TITLE = "What a method changes in a model"
+TABLES = (DRIFTS, WORDS, DECODED, PLANS, TOLERANCE, ALONE, WHICH)
+MEASURED = "kv_head.isna() and not reference and method != 'softmax'"
 FIGURES = (
     Figure(
         "inject-layers",
@@ -16,7 +410,7 @@ FIGURES = (
         x="layer",
         y="drift",
         marks=("line", "point"),
-        rows="method != 'softmax'",
+        rows=MEASURED,
         columns=("d",),
         log=("drift",),
         spaced=("layer",),
@@ -30,7 +424,7 @@ FIGURES = (
         x="local_error",
         y="drift",
         marks=("point",),
-        rows="layer.notna() and method != 'softmax'",
+        rows=f"alone and {MEASURED}",
         points=("layer",),
         columns=("d",),
         log=("local_error", "drift"),
@@ -44,7 +438,7 @@ FIGURES = (
         x="read_bytes",
         y=("kl", "loss_change"),
         marks=("bar p10 p90", "line", "point"),
-        rows="layer.isna() and method != 'softmax'",
+        rows=f"layer.isna() and {MEASURED}",
         points=("d",),
         size="d",
         log=("read_bytes", "kl"),
@@ -58,7 +452,7 @@ FIGURES = (
         y="kl_so_far",
         marks=("line",),
         kind="step",
-        rows="layer.isna() and method != 'softmax'",
+        rows=f"layer.isna() and {MEASURED}",
         columns=("d",),
         log=("kl_so_far",),
         center="mean",

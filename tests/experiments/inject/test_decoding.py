@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from inject_rows import lines_of, local, metrics, plan_of, requested, steps
+from inject_rows import planned as planned_keys
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
@@ -21,14 +23,13 @@ from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.inject import InjectRequest, _budgets, measure_drift
 from attnprobe.experiments.inject.allocation import head_errors, lava_budgets, planned_budgets
 from attnprobe.experiments.inject.cache import CacheLayer
-from attnprobe.experiments.inject.drift import Outputs, local_errors, local_metrics, model_drift
-from attnprobe.experiments.inject.figures import _means_so_far
+from attnprobe.experiments.inject.drift import Outputs, local_errors, local_metrics, model_drift, step_rows
+from attnprobe.experiments.inject.files import files_of
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import _steps_behind
 from attnprobe.experiments.inject.policy import PromptPolicy, Steps, kept_keys, prompt_text
-from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
-from attnprobe.experiments.inject.view import plan_files
 from attnprobe.methods import METHODS, get
+from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
 from attnprobe.timings import Timings
 
@@ -93,12 +94,13 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def ask(models, text, tmp_path):
-    """The records of decoding with a tiny model."""
+    """The cells of decoding with a tiny model, without that of exact attention."""
 
     def measured(model="llama", out="r", **rest):
         given = {"n": (N,), "d": (8,), "methods": ("topk",), "prefix": PREFIX, "greedy_steps": GREEDY, **rest}
         spec = {"model": models[model], "text": text, "device": "cpu", "input_statistics": False}
-        return measure_drift(InjectRequest(**spec, phase="decode", out=str(tmp_path / out), **given)).outcome.records
+        request = InjectRequest(**spec, phase="decode", out=str(tmp_path / out), **given)
+        return requested(measure_drift(request).outcome.records)
 
     return measured
 
@@ -114,17 +116,13 @@ def ids_of(text):
     return torch.tensor([[2, *(VOCABULARY.index(word) for word in words), 3]])
 
 
-def metrics(record):
-    return {name: value for name, [value] in record["metrics"].items()}
-
-
 @pytest.mark.parametrize("model", ["gpt2", "llama", "oss"])
 def test_exact_attention_decodes_as_itself(ask, model):
     for record in ask(model, methods=("softmax",), windows=2):
-        found, steps = metrics(record), record["steps"]
+        found, of_steps = metrics(record), steps(record)
         assert found["kl"] < 1e-11 and found["drift"] < SAME and found["top1_agreement"] == 1
         assert found["greedy_match"] == GREEDY and (record["prefix"], record["greedy_steps"]) == (PREFIX, GREEDY)
-        assert max(steps["kl"]) < 1e-10 and {len(values) for values in steps.values()} == {N - 1 - PREFIX}
+        assert max(of_steps["kl"]) < 1e-10 and {len(values) for values in of_steps.values()} == {N - 1 - PREFIX}
 
 
 def prefilled(whole, ids):
@@ -196,7 +194,7 @@ def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, model, metho
         at = torch.tensor([[place]])
         logits = whole(input_ids=ids[:, place : place + 1], past_key_values=cache, position_ids=at).logits[0, -1]
         loss.append(-float(logits.double().log_softmax(0)[ids[0, place + 1]]))
-    assert record["steps"]["loss"] == pytest.approx(loss, abs=1e-5)
+    assert steps(record)["loss"] == pytest.approx(loss, abs=1e-5)
     assert metrics(record)["loss"] == pytest.approx(sum(loss) / len(loss), abs=1e-5)
     assert abs(metrics(record)["loss_change"]) > 1e-3
 
@@ -218,7 +216,7 @@ def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models,
     v = call.v[0].double().repeat_interleave(2, 0)[:, : N - 1]
     own, got = exact @ v, scores.masked_fill(~kept, -torch.inf).softmax(-1) @ v
     errors = (got - own).norm(dim=(1, 2)) / own.norm(dim=(1, 2))
-    assert record["local"][str(last)] == pytest.approx(errors.tolist(), rel=1e-4)
+    assert local(record)[last] == pytest.approx(errors.tolist(), rel=1e-4)
     lost = float(exact.masked_fill(kept, 0).sum(-1).mean())
     assert metrics(record)["lost_mass"] == pytest.approx(lost, rel=1e-4) and lost > 1e-3
 
@@ -336,62 +334,62 @@ def test_a_share_is_that_of_the_prompt(ask):
     assert [record["d"] for record in records] == [3, 8, 14]
 
 
-def test_one_kv_head_at_a_time(ask):
+def test_one_kv_head_at_a_time(ask, tmp_path):
     """In the last layer the two heads' errors add up to those of the layer, and the ranks are scipy's."""
     records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True)
-    rows = inject_rows(records)
-    heads = [row for row in rows if row.get("kv_head") is not None]
+    heads = [record for record in records if record["kv_head"] is not None]
     assert len(heads) == 3 * LAYERS * 2
-    layer = next(record for record in records if record["layer"] == 1 and "kv_head" not in record)
-    parts = [r for r in records if r.get("kv_head") is not None and (r["layer"], r["window"]) == (1, layer["window"])]
-    parts = [metrics(record) for record in parts if record["method"] == layer["method"]]
+    layer = next(record for record in records if record["layer"] == 1 and record["kv_head"] is None)
+    parts = [r for r in heads if (r["layer"], r["window"], r["method"]) == (1, layer["window"], layer["method"])]
+    parts = [metrics(record) for record in parts]
     assert sum(part["residual_heads"] for part in parts) == pytest.approx(metrics(layer)["residual_heads"], rel=1e-5)
     assert sum(part["local_error"] for part in parts) / 2 == pytest.approx(metrics(layer)["local_error"], rel=1e-5)
     assert all(part["kl"] > 0 for part in parts) and parts[0]["kl"] != parts[1]["kl"]
-    found = {(entry["places"], entry["number"]): entry for entry in predictors(rows)}
-    means = [[row["metrics"][name]["mean"] for row in heads] for name in ("residual_error", "kl")]
-    entry = found["KV heads", "residual error"]
-    assert entry["points"] == len(heads) and entry["spearman"] == pytest.approx(spearmanr(*means).statistic)
-    assert found["layers", "lost mass"]["points"] == 3 * LAYERS
+    found = {row["places"]: row for row in lines_of(read_records(tmp_path / "r"), "predictors")}
+    means = [[metrics(cell)[name] for cell in heads] for name in ("residual_error", "kl")]
+    assert found["KV heads"]["points"] == len(heads) and found["layers"]["points"] == 3 * LAYERS
+    assert found["KV heads"]["rho_residual_error"] == pytest.approx(spearmanr(*means).statistic)
+    assert found["layers"]["rho_lost_mass"] is not None
 
 
 def test_steps_say_where_the_prompt_ends(ask):
     [record] = ask(prefix=None, steps=10)
-    assert record["prefix"] == N - 11 and len(record["steps"]["kl"]) == 10
+    assert record["prefix"] == N - 11 and len(steps(record)["kl"]) == 10
 
 
 def test_a_window_gives_the_same_alone_and_in_a_batch(ask, tmp_path):
     alone, together = ask(windows=2), ask(out="b", windows=2, batch=2)
     for a, b in zip(alone, together, strict=True):
-        assert a["key"] != b["key"] and a["steps"]["kl"] == pytest.approx(b["steps"]["kl"], rel=1e-3, abs=1e-8)
-        assert a["metrics"]["greedy_match"] == b["metrics"]["greedy_match"]
+        assert a["key"] != b["key"] and steps(a)["kl"] == pytest.approx(steps(b)["kl"], rel=1e-3, abs=1e-8)
+        assert metrics(a)["greedy_match"] == metrics(b)["greedy_match"]
     path = tmp_path / "b" / "records.jsonl"
-    [first, _] = path.read_text().splitlines(keepends=True)
-    path.write_text(first)
-    assert [one["metrics"] for one in ask(out="b", windows=2, batch=2)] == [one["metrics"] for one in together]
-    assert len(path.read_text().splitlines()) == 2
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    ends = [number for number, line in enumerate(lines) if "schema" in json.loads(line)]
+    assert len(ends) == 4  # of two windows, and exact attention in them
+    path.write_text("".join(lines[: ends[2] + 1]))
+    assert [metrics(one) for one in ask(out="b", windows=2, batch=2)] == [metrics(one) for one in together]
+    assert len(path.read_text().splitlines()) == len(lines)
 
 
-def test_rows_hold_the_means_of_steps(ask):
-    records = ask(windows=3, batch=3, per_layer=True)
-    rows = inject_rows(records)
-    assert [row["layer"] for row in rows] == [None, *range(LAYERS)]
-    together = [record for record in records if record["layer"] is None]
-    steps = rows[0]["steps"]
-    assert steps is not None and rows[0]["prefix"] == PREFIX
-    for name in steps:
-        columns = zip(*(record["steps"][name] for record in together), strict=True)
-        assert steps[name] == pytest.approx([sum(column) / 3 for column in columns])
-    assert sum(steps["kl"]) / len(steps["kl"]) == pytest.approx(rows[0]["metrics"]["kl"]["mean"])
+def test_a_frame_has_a_row_for_each_step(ask, tmp_path):
+    """Its means are those of the model's row, and `kl_so_far` is the mean up to a step."""
+    cells = ask(windows=3, batch=3, per_layer=True)
+    frame = open_run(tmp_path / "r").frame("step")
+    together = frame[frame["layer"].isna() & ~frame["reference"]]
+    assert together["step"].tolist() == 3 * list(range(N - 1 - PREFIX)) and set(together["prefix"]) == {PREFIX}
+    assert set(frame["layer"].dropna()) == set(range(LAYERS)) and len(frame.columns) < 60
+    for cell in cells:
+        of_cell = frame[frame["key"] == cell["key"]]
+        for name in ("kl", "loss", "loss_own", "top1_agreement"):
+            assert of_cell[name].mean() == pytest.approx(metrics(cell)[name], rel=1e-9, abs=1e-12)
+        assert of_cell["kl_so_far"].tolist() == pytest.approx(of_cell["kl"].expanding().mean().tolist())
 
 
 def test_the_default_prefix_is_half_of_the_text(ask):
     [record] = ask(prefix=None, greedy_steps=0)
-    assert record["prefix"] == N // 2 and len(record["steps"]["kl"]) == N - 1 - N // 2
-    older = {**record, "metrics": {**record["metrics"], "greedy_match": [0.0]}}
-    for one in (record, older):  # of no step
-        assert "greedy_match" not in inject_rows([one])[0]["metrics"]
-    assert "greedy_match" not in record["metrics"]
+    assert record["prefix"] == N // 2 and len(steps(record)["kl"]) == N - 1 - N // 2
+    assert "greedy_match" not in metrics(record)
 
 
 @pytest.mark.parametrize(
@@ -437,13 +435,13 @@ def test_the_command_shows_steps_and_gates_greedy_decoding(run, models, text, tm
     code, out, _ = run("inject", *args, "--dry-run")
     assert code == 0 and not (tmp_path / "r").exists()
     code, out, err = run("inject", *args, "--plot", "--format", "json", "--fail-below", f"greedy_match={GREEDY + 1}")
-    [row] = json.loads(out)["rows"]
-    assert code == 1 and "gate failed: greedy_match" in err and len(row["steps"]["kl"]) == N - 1 - N // 2
-    assert {one for one in os.listdir(tmp_path / "r/figures") if one.endswith("svg")} == {f"inject-steps-n{N}.svg"}
+    [row] = [row for row in json.loads(out)["rows"] if row["table"] == "decoded" and not row["reference"]]
+    assert code == 1 and "gate failed: greedy_match" in err and row["greedy_match.mean"] <= GREEDY
+    assert "inject-steps.svg" in os.listdir(tmp_path / "r/figures")
     assert run("inject", *args, "--d", "4,8", "--plot")[0] == 0  # other bytes
-    assert f"inject-bytes-n{N}.svg" in os.listdir(tmp_path / "r/figures")
+    assert "inject-bytes.svg" in os.listdir(tmp_path / "r/figures")
     code, out, _ = run("report", tmp_path / "r", "--format", "table")
-    assert code == 0 and f"decoding behind {N // 2} tokens" in out and f"of {GREEDY}" in out
+    assert code == 0 and f"prompt {N // 2}" in out and f"/{GREEDY}" in out
 
 
 def test_a_decode_without_a_method_measures_policies(run, models, text, tmp_path):
@@ -491,8 +489,8 @@ def planned(ask):
 
 
 def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
-    by = {record["options"].get("plan"): record for record in planned}
-    budgets, control = (sum(by[name]["planned"].values(), []) for name in ("residual", "shuffled"))
+    by = {plan_of(record): record for record in planned}
+    budgets, control = (sum(planned_keys(by[name]).values(), []) for name in ("residual", "shuffled"))
     assert len(budgets) == LAYERS * 2 and sum(budgets) == 5 * len(budgets) and len(set(budgets)) > 1
     assert sorted(control) == sorted(budgets) and control != budgets
     uniform, plan = metrics(by[None]), metrics(by["residual"])
@@ -505,11 +503,11 @@ def test_policies_that_cannot_be_planned_leave_the_others_their_plans(ask):
     """One whose queries the prompt lacks, one that chooses at each step, and one that has budgets of its own."""
     methods = ("snapkv", "topk", "h2o:streaming=false,allocation=ada", "knorm")
     records = ask(methods=methods, d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
-    by = {(record["method"], record["options"].get("plan")): record for record in records}
+    by = {(record["method"], plan_of(record)): record for record in records}
     assert len(by) == 4 + 1 + 1 + 4 and ("topk", None) in by and ("h2o", None) in by
     for plan in (None, "residual", "shuffled"):
         assert "observe=64 exceeds the prompt of 15" in by["snapkv", plan]["reason"]
-    assert sum(sum(by["knorm", "residual"]["planned"].values(), [])) == 5 * LAYERS * 2
+    assert sum(sum(planned_keys(by["knorm", "residual"]).values(), [])) == 5 * LAYERS * 2
 
 
 OWN = """
@@ -565,7 +563,7 @@ def test_a_plan_is_made_for_every_policy_that_drops_keys_and_says_for_which_it_i
     own = f"{tmp_path}/own.py"
     given = {"d": (5,), "plan": "residual", "plan_windows": 1, "greedy_steps": 0}
     records = ask(methods=(f"{own}:evicting", "knorm", "window", "topk", f"{own}:plain"), **given)
-    plans = {record["method"]: record["planned"] for record in records if record["options"].get("plan") == "residual"}
+    plans = {record["method"]: planned_keys(record) for record in records if plan_of(record) == "residual"}
     assert plans.keys() == {"own.py:evicting", "knorm", "window"}
     assert all(sum(sum(plan.values(), [])) == 5 * LAYERS * 2 for plan in plans.values())
     assert plans["own.py:evicting"] == plans["knorm"] and min(sum(plans["window"].values(), [])) >= 5
@@ -585,9 +583,9 @@ def test_a_plan_is_made_for_every_policy_that_drops_keys_and_says_for_which_it_i
 
 def test_a_block_that_is_not_verified_has_no_residual_error_to_plan_by(ask):
     records = ask("neox", methods=("knorm",), d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
-    by = {record["options"].get("plan"): record for record in records}
+    by = {plan_of(record): record for record in records}
     for plan in (None, "lava"):
-        assert by[plan]["status"] == "ok" and not any("residual" in name for name in by[plan]["metrics"])
+        assert by[plan]["status"] == "ok" and not any("residual" in name for name in metrics(by[plan]))
         assert metrics(by[plan])["lost_mass"] > 0
     for plan in ("residual", "shuffled"):
         assert by[plan]["status"] == "skipped"
@@ -607,22 +605,19 @@ def test_a_model_whose_weights_lack_its_head_does_not_decode(ask):
 def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, ask, tmp_path):
     settings = {"d": (5,), "plan": "residual", "plan_windows": 2, "windows": 2, "greedy_steps": 0}
     both = ask(out="b", methods=("tova", "knorm"), **settings)
-    of_knorm = {
-        record["key"]: record["planned"] for record in both if record["method"] == "knorm" and "planned" in record
-    }
-    assert of_knorm == {record["key"]: record["planned"] for record in planned if "planned" in record}
-    [view] = views(open_run(tmp_path / "b"))
-    assert [table.caption for table in view.tables if "plans" in table.caption] == [
-        f"plans · n = {N} · decoding behind {PREFIX} tokens"
-    ]
+    of_knorm = {record["key"]: planned_keys(record) for record in both if record["method"] == "knorm"}
+    assert of_knorm == {record["key"]: planned_keys(record) for record in planned} and any(of_knorm.values())
+    [shown] = views(open_run(tmp_path / "b"))
+    [grid] = [grid for grid in shown.tables if grid.table.name == "plans"]
+    assert f"n = {N}, prompt {PREFIX}" in grid.caption
 
 
 @pytest.mark.parametrize("plan", ["row", "mass"])
 def test_a_plan_by_rows_or_mass_is_made_and_lava_reads_one_prompt_at_a_time(ask, plan):
     records = ask(methods=("knorm",), d=(5,), plan=plan, plan_windows=1, windows=2, batch=2, greedy_steps=0)
-    by = {record["options"].get("plan"): record for record in records}
+    by = {plan_of(record): record for record in records}
     assert by["lava"]["status"] == "skipped" and "choose --batch 1" in by["lava"]["reason"]
-    budgets = sum(by[plan]["planned"].values(), [])
+    budgets = sum(planned_keys(by[plan]).values(), [])
     assert sum(budgets) == 5 * len(budgets) and len(set(budgets)) > 1
 
 
@@ -637,10 +632,10 @@ def test_a_file_for_prompts_is_scaled_to_the_prompt_and_null_keeps_all_keys(ask,
 
     [half] = ask(**file("half.json", 2 * PREFIX))
     [same] = ask(**file("same.json", PREFIX))
-    assert half["budgets"] == {"mean": 2, "heads": 12, "exact": 9} and same["budgets"]["mean"] == 4
+    assert [half[f"budget_{name}"] for name in ("mean", "heads", "exact")] == [2, 12, 9] and same["budget_mean"] == 4
     [unknown] = ask(**file("unknown.json", 0))
     assert metrics(unknown) == metrics(same) and metrics(half)["lost_mass"] > metrics(same)["lost_mass"] > 0
-    for errors in half["local"].values():
+    for errors in local(half).values():
         assert errors[0] > 1e-3 and max(errors[1:]) < SAME
 
 
@@ -722,7 +717,7 @@ def test_a_measured_plan_weighs_layers_by_what_random_keys_cost_there(ask, monke
     monkeypatch.setattr(InjectCells, "_sensitivities", watching)
     same = {"d": (5,), "greedy_steps": 0}
     records = ask(methods=("knorm",), plan="measured", plan_windows=2, windows=1, **same)
-    budgets = next(sum(record["planned"].values(), []) for record in records if "planned" in record)
+    budgets = next(sum(keys.values(), []) for record in records if (keys := planned_keys(record)))
     assert sum(budgets) == 5 * LAYERS * 2 and len(set(budgets)) > 1
     alone = [
         metrics(r) | r for r in ask(out="a", methods=("random",), windows=3, per_layer=True, **same) if r["window"]
@@ -740,36 +735,39 @@ def test_the_answer_of_a_needle_is_behind_the_prompt(question, models, tmp_path)
     given = {"model": str(save(model, tmp_path / "long")), "n": (n,), "d": (8,), "phase": "decode", "device": "cpu"}
     given |= {"methods": ("softmax", "knorm"), "windows": 2, "question": question, "out": str(tmp_path / "r")}
     request = InjectRequest(**given, text="needle:pairs=2,answer=1")
-    source, records = InjectCells(request, print, Timings()).sources[0], measure_drift(request).outcome.records
+    source, cells = InjectCells(request, print, Timings()).sources[0], measure_drift(request).outcome.records
     endings = [source.ending(n, window) for window in range(2)]
     prefix = n - (max(both for both, _ in endings) if question == "outside" else max(a for _, a in endings) + 1)
-    for record in records:
-        answer, found, steps = endings[record["window"]][1], metrics(record), record["steps"]
+    for record in requested(cells):
+        answer, found, of_steps = endings[record["window"]][1], metrics(record), steps(record)
         assert answer == 6 and record["prefix"] == prefix  # five digits and [SEP]
-        assert found["needle_loss"] == pytest.approx(np.mean(steps["loss"][-answer:-1]))
-        own = np.mean(steps["loss_own"][-answer:-1])
+        assert found["needle_loss"] == pytest.approx(np.mean(of_steps["loss"][-answer:-1]))
+        own = np.mean(of_steps["loss_own"][-answer:-1])
         assert found["needle_loss_change"] == pytest.approx(found["needle_loss"] - own, abs=1e-9)
-    exact = next(record for record in records if (record["method"], record["window"]) == ("softmax", 0))
+    of_window = {record["method"]: record for record in cells if record["window"] == 0}
+    exact = of_window["softmax"]
     ids = torch.tensor(source.segments(n, 0))
     logits, words = model(ids).logits[0, -7:-2], ids[0, -6:-1]
     ranks = [1 + sum(float(x) > float(row[word]) for x in row) for row, word in zip(logits, words, strict=True)]
     assert metrics(exact)["needle_rank"] == pytest.approx(sum(ranks) / 5)
+    assert metrics(of_window["exact"])["needle_rank"] == pytest.approx(sum(ranks) / 5)
+    assert metrics(of_window["exact"])["needle_loss_change"] == 0
     with pytest.raises(UsageError, match="ends with no answer"):
         InjectCells(dataclasses.replace(request, text="needle:pairs=2"), print, Timings())
 
 
 def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
-    [(name, contents)] = plan_files(planned).items()
+    [(name, contents)] = files_of(planned).items()
     assert name == f"budgets-knorm-n{N}-d5.json" and contents["prompt"] == PREFIX
     path = tmp_path / name
     path.write_text(json.dumps(contents))
     again = ask(out="f", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), windows=2)
-    kl = {record["window"]: metrics(record)["kl"] for record in planned if record["options"].get("plan") == "residual"}
+    kl = {record["window"]: metrics(record)["kl"] for record in planned if plan_of(record) == "residual"}
     assert {record["window"]: metrics(record)["kl"] for record in again} == pytest.approx(kl)
     [longer] = ask(out="l", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), prefix=2 * PREFIX)
     share = metrics(longer)["cache_bytes"] / metrics(again[0])["cache_bytes"]
     assert share == pytest.approx(2, rel=0.05), "budgets are shares of the prompt"
-    assert longer["budgets"]["mean"] == pytest.approx(2 * again[0]["budgets"]["mean"], rel=0.05)
+    assert longer["budget_mean"] == pytest.approx(2 * again[0]["budget_mean"], rel=0.05)
     with pytest.raises(UsageError, match="--plan makes them: choose one"):
         ask(out="p", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), plan="mass")
     smaller = {**contents, "model": "another", "budgets": contents["budgets"][:1]}
@@ -785,25 +783,37 @@ def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
 
 
 def test_plans_are_compared_with_the_best_uniform_policy_on_the_same_windows(planned):
-    uniform, plan, control, lava = plan_rows(planned)
-    assert uniform["best"] and not plan["best"] and uniform["kl_gap"]["mean"] == 0 and uniform["kl_ratio"] == 1
-    of = {(record["options"].get("plan"), record["window"]): metrics(record)["kl"] for record in planned}
-    others = []
-    for name, changes in (("lost", {"kl": [None]}), ("larger", {"cache_bytes": [1e9]})):
-        plain = [record for record in planned if "plan" not in record["options"]]
-        others += [
-            {**one, "method": name, "key": name + one["key"], "metrics": {**one["metrics"], **changes}} for one in plain
+    def plans(cells):
+        lines = lines_of(cells, "plans")
+        return {line["name"]: line for line in lines}
+
+    def copied(name, **changes):
+        """A uniform policy with other numbers."""
+        plain = [cell for cell in planned if plan_of(cell) is None]
+        rows = [{**cell["rows"][0], "key": name + cell["key"], **changes} for cell in plain]
+        return [
+            {**cell, "method": name, "key": row["key"], "rows": [row]} for cell, row in zip(plain, rows, strict=True)
         ]
-    *same, lost = plan_rows([*planned, *others])
-    assert [row["kl_gap"] for row in same] == [row["kl_gap"] for row in (uniform, plan, control, lava)]
-    assert lost["method"] == "lost" and lost["kl"] is lost["kl_ratio"] is None and not lost["best"]
-    residual = [record for record in planned if record["options"].get("plan") == "residual"]
-    alone, _ = plan_rows([*others[:2], *residual])
-    assert alone["best"] and alone["kl_ratio"] is None
+
+    found = plans(planned)
+    names = ("knorm", *(f"knorm:plan={plan}" for plan in ("residual", "shuffled", "lava")))
+    assert tuple(found) == names
+    uniform, plan, *_ = found.values()
+    assert uniform["kl_gap.mean"] == uniform["kl_gap.se"] == 0 and uniform["kl_ratio"] == 1
+    of = {(plan_of(cell), cell["window"]): metrics(cell)["kl"] for cell in planned}
     gaps = [of["residual", window] - of[None, window] for window in (0, 1)]
-    assert plan["kl_gap"]["mean"] == pytest.approx(sum(gaps) / 2)
-    assert plan["kl_gap"]["se"] == pytest.approx(abs(gaps[0] - gaps[1]) / 2)
-    assert control["options"] == {"plan": "shuffled"} and lava["options"] == {"plan": "lava"}
+    assert plan["kl_gap.mean"] == pytest.approx(sum(gaps) / 2)
+    assert plan["kl_gap.se"] == pytest.approx(abs(gaps[0] - gaps[1]) / 2)
+    losses = {(plan_of(cell), cell["window"]): metrics(cell)["loss"] for cell in planned}
+    gaps = [losses["residual", window] - losses[None, window] for window in (0, 1)]
+    assert plan["loss_gap.mean"] == pytest.approx(sum(gaps) / 2)
+    others = plans([*planned, *copied("lost", kl=None), *copied("larger", cache_bytes=1e9)])
+    assert tuple(others) == (*names, "lost")  # one keeps more bytes than the plan
+    assert all(others[name]["kl_gap.mean"] == found[name]["kl_gap.mean"] for name in names)
+    assert others["lost"]["kl_ratio"] is None and others["lost"]["kl_gap.mean"] is None
+    residual = [cell for cell in planned if plan_of(cell) == "residual"]
+    alone = plans([*copied("lost", kl=None), *residual])
+    assert alone["lost"]["kl_ratio"] is None and alone["knorm:plan=residual"]["kl_ratio"] is None
 
 
 def test_budgets_of_lava_are_those_of_loops_over_weights():
@@ -836,6 +846,18 @@ def test_the_steps_behind_a_prompt_are_those_of_the_longest_answer_of_all_window
         assert _steps_behind(dataclasses.replace(request, question="outside"), source, (4, 9)) == 9 + 3 * last - 1
 
 
-def test_a_step_is_drawn_as_the_mean_so_far():
-    assert _means_so_far({"steps": {"kl": [None, 1.0, None, 3.0]}})[1:] == [1.0, 1.0, 2.0]
-    assert math.isnan(_means_so_far({"steps": {"kl": [None]}})[0])
+def test_the_mean_so_far_is_of_the_steps_that_have_a_number():
+    numbers = [row["kl_so_far"] for row in step_rows({"kl": [math.nan, 1.0, math.nan, 3.0]})]
+    assert numbers == [None, 1.0, 1.0, 2.0]
+
+
+def test_exact_attention_has_its_own_loss_and_all_bytes(ask, models, text, tmp_path):
+    """Three layers, two KV heads of 8 numbers, keys and values, 2 bytes each, of every token of the prompt."""
+    [cell] = ask(methods=("window",), d=(6,))
+    [exact] = [one for one in read_records(tmp_path / "r") if not one["requested"]]
+    found, own = metrics(exact), metrics(cell)
+    assert (exact["method"], exact["d"], exact["reference"], exact["layers"]) == ("exact", None, True, "0-2")
+    assert found["loss"] == found["loss_own"] == own["loss_own"] and found["kl"] == found["loss_change"] == 0
+    assert found["cache_bytes"] == found["read_bytes"] == LAYERS * 2 * 8 * 2 * 2 * PREFIX
+    assert found["first_divergence"] == N - 1 - PREFIX and found["greedy_match"] == GREEDY
+    assert steps(exact)["loss"] == pytest.approx(steps(cell)["loss_own"]) and not local(exact)

@@ -7,6 +7,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
+from inject_rows import metrics, requested
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import Storage, capture
@@ -74,7 +75,7 @@ def ask(models, text, tmp_path):
         spec = {"model": models[model], "text": text, "device": "cpu", "phase": "decode", "methods": methods}
         records = measure_drift(InjectRequest(**spec, out=str(tmp_path / str(rest)), **given)).outcome.records
         assert all(record["status"] == "ok" for record in records)
-        return [{name: value for name, [value] in record["metrics"].items()} for record in records]
+        return [metrics(record) for record in requested(records)]
 
     return measured
 

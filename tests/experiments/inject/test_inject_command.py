@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from inject_rows import by_layer, lines_of, local, metrics, of_kind, requested, shown_of
 from paths import GOLDEN
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
@@ -21,26 +22,24 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import EXPERIMENT, GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
-from attnprobe.experiments.inject import view as inject_view
 from attnprobe.experiments.inject.drift import Outputs, model_drift
 from attnprobe.experiments.inject.language import batch_of
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import _text_of
-from attnprobe.experiments.inject.rows import inject_points, inject_rows, inject_summary, predictors
-from attnprobe.experiments.inject.view import DRIFTS
-from attnprobe.experiments.inject.view import LAYERS as LAYER_COLUMNS
+from attnprobe.frame.ranks import LEAST_RANKED
+from attnprobe.frame.read import frame_of
+from attnprobe.frame.summary import summary
 from attnprobe.inject import attention_by
 from attnprobe.judge.gates import check
 from attnprobe.judge.parse import parse_gate
 from attnprobe.methods import METHODS, get
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
+from attnprobe.records.read import read_records
 from attnprobe.replacement import Replacement
+from attnprobe.report import open_run, views
 from attnprobe.run.cells import OPENING
 from attnprobe.run.plan import MethodRequest
-from attnprobe.tables.long import LEAST_RANKED
-from attnprobe.tables.table import table_of
-from attnprobe.tables.view import flat_lines
 from attnprobe.timings import Timings
 
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -110,12 +109,12 @@ def texts(tmp_path_factory):
 
 @pytest.fixture
 def ask(models, texts, tmp_path):
-    """``measure_drift`` of a tiny model; its outcome."""
+    """The cells of ``measure_drift`` of a tiny model, without that of exact attention."""
 
     def measured(model="bert", out="r", text="words", **rest):
         spec = {"model": models[model], "text": texts[text], "device": "cpu", **rest.pop("spec", {})}
         arguments = {"n": (N,), "d": (8,), "methods": ("skyformer",), **rest}
-        return measure_drift(InjectRequest(**spec, out=str(tmp_path / out), **arguments)).outcome
+        return requested(measure_drift(InjectRequest(**spec, out=str(tmp_path / out), **arguments)).outcome.records)
 
     return measured
 
@@ -128,10 +127,6 @@ def inject(run, models, texts):
         return run("inject", "--model", models[model], "--text", texts["words"], "--n", N, "--device", "cpu", *args)
 
     return call
-
-
-def metrics(record):
-    return {name: value for name, [value] in record["metrics"].items()}
 
 
 def opened(folder):
@@ -151,7 +146,7 @@ def ids_of(texts, count=N, start=0):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_exact_method_drifts_by_rounding_alone(ask, model, batch):
     """In padded batches of lines of unequal length too."""
-    records = ask(model, text="lines", methods=("softmax",), lines=True, windows=4, batch=batch, per_layer=True).records
+    records = ask(model, text="lines", methods=("softmax",), lines=True, windows=4, batch=batch, per_layer=True)
     assert len(records) == 4 * (1 + LAYERS) and len({record["tokens"] for record in records}) == 4
     for actual in map(metrics, records):
         assert 0 < actual["drift"] < SAME and actual["logits_drift"] < SAME and actual["local_error"] < SAME
@@ -161,7 +156,7 @@ def test_the_exact_method_drifts_by_rounding_alone(ask, model, batch):
 
 def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, texts):
     """Hidden states, embedding, masked loss, KL, agreement: loops over tokens in float64."""
-    [record] = [r for r in ask(seed=4, windows=2).records if r["window"] == 1]
+    [record] = [r for r in ask(seed=4, windows=2) if r["window"] == 1]
     actual, ids, model = metrics(record), ids_of(texts, start=1), opened(models["bert"])
     places = hidden_words(N, 1, seed=4)
     assert len(places) == round(0.15 * (N - 2)) and min(places) > 0 and max(places) < N - 1
@@ -208,7 +203,7 @@ def hidden_words(length, window, seed):
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models, texts, model):
-    actual = metrics(ask(model, methods=("window:causal=true",)).records[0])
+    actual = metrics(ask(model, methods=("window:causal=true",))[0])
     ids, whole = ids_of(texts), opened(models[model])
     own = float(whole(input_ids=ids, labels=ids).loss)
     with injected(whole, "window", d=8, causal=True):
@@ -221,7 +216,7 @@ def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models
 
 def test_the_drift_of_logits_is_of_all_tokens_as_that_of_hidden_states(ask, models, texts):
     """No word follows the last token, so the other numbers of predictions are without it."""
-    actual = metrics(ask("llama", methods=("window:causal=true",)).records[0])
+    actual = metrics(ask("llama", methods=("window:causal=true",))[0])
     ids, whole = ids_of(texts), opened(models["llama"])
     own = whole(input_ids=ids).logits[0].double()
     with injected(whole, "window", d=8, causal=True):
@@ -232,33 +227,34 @@ def test_the_drift_of_logits_is_of_all_tokens_as_that_of_hidden_states(ask, mode
     assert actual["kl"] == pytest.approx(float(kl[: N - 1].mean()), rel=1e-5)
 
 
+def output_errors(cell):
+    """The relative error of each head's output, in a cell of ``attnprobe error``."""
+    return [row["output_frobenius_relative"] for row in of_kind(cell, "head")]
+
+
 def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
     """On the same layer, method, budget and seed."""
-    records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d=(8, 16), seed=2).records
+    records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d=(8, 16), seed=2)
     spec = {"model": models["bare"], "text": texts["words"], "device": "cpu"}
     asked = {"n": (N,), "d": (8, 16), "layer": "all", "seed": 2, "matrix": False}
     methods = ("skyformer,nystromformer",)
     errors = measure_errors(ErrorRequest(**spec, **asked, methods=methods, out=str(tmp_path / "e")))
-    expected = {
-        (r["method"], r["d"], r["layer"]): r["metrics"]["output_frobenius_relative"]
-        for r in errors.outcome.records
-        if r["requested"]
-    }
+    expected = {(r["method"], r["d"], r["layer"]): output_errors(r) for r in errors.outcome.records if r["requested"]}
     alone = [record for record in records if record["layer"] is not None]
     assert len(alone) == 2 * 2 * LAYERS
     for record in alone:
         place = (record["method"], record["d"], record["layer"])
-        assert record["local"] == {str(place[2]): pytest.approx(expected[place], rel=1e-4)}, place
+        assert local(record) == {place[2]: pytest.approx(expected[place], rel=1e-4)}, place
         assert metrics(record)["local_error"] == pytest.approx(sum(expected[place]) / HEADS, rel=1e-4)
     for record in records:
         if record["layer"] is None:
             every = [expected[record["method"], record["d"], layer] for layer in range(LAYERS)]
             mean = sum(map(sum, every)) / (HEADS * LAYERS)
-            assert record["layers"] == [0, 1, 2] and metrics(record)["local_error"] == pytest.approx(mean, rel=1e-4)
+            assert record["layers"] == "0-2" and metrics(record)["local_error"] == pytest.approx(mean, rel=1e-4)
 
 
 def test_a_spectral_error_that_ran_out_of_memory_is_measured_again(ask, monkeypatch):
-    whole = [metrics(one)["spectral_error"] for one in ask(methods=("vmean",), layer=(1,), per_head=True).records]
+    whole = [metrics(one)["spectral_error"] for one in ask(methods=("vmean",), layer=(1,), per_head=True)]
     full = [torch.OutOfMemoryError("full")]
 
     def once(*args, **options):
@@ -267,13 +263,13 @@ def test_a_spectral_error_that_ran_out_of_memory_is_measured_again(ask, monkeypa
         return shared_matrix_errors(*args, **options)
 
     monkeypatch.setattr("attnprobe.experiments.inject.bench.shared_matrix_errors", once)
-    again = ask(methods=("vmean",), layer=(1,), per_head=True, force=True).records
+    again = ask(methods=("vmean",), layer=(1,), per_head=True, force=True)
     assert not full and [metrics(one)["spectral_error"] for one in again] == whole
 
 
 def test_per_head_replaces_one_head_at_a_time(ask, models, texts):
     """Each drift is that of the model with this head's budget by hand, and the heads' errors are the layer's."""
-    records = ask(methods=("skyformer", "vmean"), layer=(1,), per_head=True).records
+    records = ask(methods=("skyformer", "vmean"), layer=(1,), per_head=True)
     whole, ids = opened(models["bert"]).base_model, ids_of(texts)
     own = whole(ids).last_hidden_state
     [call] = capture(whole, {"input_ids": ids}, [1]).values()
@@ -298,7 +294,7 @@ def test_per_head_replaces_one_head_at_a_time(ask, models, texts):
 
 def test_per_head_has_the_heads_budgets_of_a_file(ask, models, texts, tmp_path):
     path = budgets_file(tmp_path / "b.json")
-    layer, *heads = map(metrics, ask(budgets=path, layer=(1,), per_head=True).records)
+    layer, *heads = map(metrics, ask(budgets=path, layer=(1,), per_head=True))
     whole, ids = opened(models["bert"]).base_model, ids_of(texts)
     own = whole(ids).last_hidden_state
     for head, found in enumerate(heads):
@@ -316,7 +312,7 @@ def test_without_a_matrix_there_is_no_error_of_one(ask, monkeypatch):
     bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
     monkeypatch.setitem(METHODS, "vmean", replace(entry, function=bare))
     for model, method in (("bert", "vmean"), ("gemma2", "softmax")):
-        records = ask(model, out=model, methods=(method,), layer=(1,), per_head=True).records
+        records = ask(model, out=model, methods=(method,), layer=(1,), per_head=True)
         assert {record["status"] for record in records} == {"ok"} and len(records) > 1
         for found in map(metrics, records):
             assert "spectral_error" not in found and (found["local_error"] > 1e-3) == (method == "vmean")
@@ -326,7 +322,8 @@ def test_the_work_of_cells_knows_the_model_that_is_opened_and_its_words(models, 
     spec = {"model": models["llama"], "text": texts["words"], "device": "cpu", "methods": ("window:causal=true",)}
     cells = InjectCells(InjectRequest(**spec, n=(N,), d=(8,), out=str(tmp_path / "r")), print, Timings())
     [place] = cells.places
-    [cell] = cells.by_place[place]
+    [own, cell] = cells.by_place[place]
+    assert own.work.exact and cells.work(place, own)[0] < cells.work(place, cell)[0]
     with_words, _ = cells.work(place, cell)
     cells.sources[0].config.architectures = None
     assert cells.work(place, cell)[0] < with_words
@@ -335,15 +332,15 @@ def test_the_work_of_cells_knows_the_model_that_is_opened_and_its_words(models, 
 
 
 def test_a_block_that_is_not_verified_has_no_residual_error(ask):
-    records = ask("neox", methods=("window:causal=true",), per_layer=True).records
+    records = ask("neox", methods=("window:causal=true",), per_layer=True)
     assert len(records) == 1 + LAYERS
     for record in records:
-        assert not any("residual" in name for name in (*record, *record["metrics"]))
+        assert not any("residual" in name for row in record["rows"] for name in row)
         assert metrics(record)["row_error"] > 1e-2 and metrics(record)["drift"] > 1e-2
 
 
 def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
-    actual = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True).records}
+    actual = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True)}
     ids, model = ids_of(texts), opened(models["bert"]).base_model
     own = model(ids).last_hidden_state.double()
     for place, layers in ((None, [1, 2]), (1, [1]), (2, [2])):
@@ -357,32 +354,25 @@ def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, t
     """Its rows were compared with those of sound methods, without a mark."""
     methods = "skyformer,skyformer:guard=sampled,nystromformer"
     code, out, _ = inject("bert", "--method", methods, "--windows", 3, "--d", 20, "--out", "r")
-    assert code == 0 and "!  skyformer" in out and "!: bad rows" in out and out.count("!  ") == 1
-    best = out.partition("best against next, by mean drift")[2].splitlines()
-    assert any(line.split()[2:4] == ["nystromformer", "skyformer:guard=sampled"] for line in best)
-    first = json.loads(Path("r/records.jsonl").read_text().splitlines()[0])
+    assert code == 0 and "! skyformer " in out and "! includes bad rows" in out and out.count("! ") == 2
+    [shown] = views(open_run("r"))
+    [grid] = shown.tables
+    bold = [line[0].value for line in grid.cells if any(cell.bold for cell in line)]
+    assert bold and set(bold) <= {"nystromformer", "skyformer:guard=sampled"}
+    [first, *_] = requested(read_records("r"))
     calls = {call.number: call for call in capture(opened(models["bert"]), {"input_ids": ids_of(texts)}).values()}
     made = [approximate("skyformer", call.qkv(), 20, seed=first["seed"]) for call in calls.values()]
     assert metrics(first)["bad_rows"] == sum(int(one.diagnostics["bad_rows"].sum()) for one in made) > 0
 
 
-def test_a_number_stands_in_one_table_of_decoding(inject):
-    """KL and the change of the loss stood in both."""
-    arguments = ("--method", "window,h2o", "--d", 8, "--phase", "decode", "--steps", 8, "--windows", 3, "--out", "r")
-    code, out, _ = inject("llama", *arguments)
-    drifts, words = out.split("words after the prompt")
-    assert code == 0 and "KL" not in drifts and "loss change" not in drifts and "± of loss" not in drifts
-    assert all(name in words for name in ("KL", "loss change", "± of KL", "± of loss"))
-
-
 @pytest.mark.parametrize(("model", "method"), [("bert", "skyformer"), ("llama", "window:causal=true")])
 def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
     settings = {"text": "lines", "methods": (method,), "lines": True, "windows": 4}
-    alone, together = ask(model, "a", **settings).records, ask(model, "b", batch=4, **settings).records
+    alone, together = ask(model, "a", **settings), ask(model, "b", batch=4, **settings)
     assert [record["tokens"] for record in alone] == [record["tokens"] for record in together] == [32, 27, 40, 26]
     for one, other in zip(alone, together, strict=True):
         assert metrics(other) == pytest.approx(metrics(one), rel=1e-3, abs=1e-5)
-        assert one["local"].keys() == other["local"].keys() and one["key"] != other["key"]
+        assert local(one).keys() == local(other).keys() and one["key"] != other["key"]
 
 
 @pytest.mark.parametrize(
@@ -390,12 +380,12 @@ def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
     [("bare", {}, "hold no masked-LM head (cls.predictions"), ("bert", {"weights": ("initialized",)}, "are random")],
 )
 def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
-    [record] = ask(model, spec=spec).records
-    assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
+    [record] = ask(model, spec=spec)
+    assert record["status"] == "ok" and not LOSSES & metrics(record).keys() and says in record["predicts_not"]
     assert record["predicts"] is None
-    local = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum"}
+    of_layers = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum"}
     stated = {"realised_d", "bad_rows", "rounded_rows"}
-    assert {"drift", "embedding_cosine", *local, *stated} == record["metrics"].keys()
+    assert {"drift", "embedding_cosine", *of_layers, *stated} == metrics(record).keys()
 
 
 def test_residual_errors_are_those_of_the_models_own_projection(ask, models, monkeypatch):
@@ -404,7 +394,7 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
     from attnprobe.methods import get
     from attnprobe.replacement import Replacement
 
-    [record] = ask(layer=(1,)).records
+    [record] = ask(layer=(1,))
     seen = {}
     bench = measure_module.Bench.measure
 
@@ -432,7 +422,7 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
         r = change.norm(dim=1) / (stream.norm(dim=1) if size is None else size)
         return float((r**2 / (1 + r**2)).mean())
 
-    assert record["residual"]["1"] == pytest.approx([error(part) for part in parts], rel=1e-4)
+    assert by_layer(record, "local", "residual_error")[1] == pytest.approx([error(part) for part in parts], rel=1e-4)
     found = metrics(record)
     assert found["residual_error"] == pytest.approx(error(sum(parts)), rel=1e-4)
     beside = (stream.norm(dim=1) * deep.norm(dim=1)).sqrt()
@@ -444,31 +434,31 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
 
 
 def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_path):
-    [record] = ask(spec={"weights": ("initialized-qkv",)}, layer=(0,)).records
+    [record] = ask(spec={"weights": ("initialized-qkv",)}, layer=(0,))
     spec = {"model": models["bert"], "text": texts["words"], "device": "cpu", "weights": ("initialized-qkv",)}
     outcome = measure_errors(ErrorRequest(**spec, n=(N,), d=(8,), matrix=False, out=str(tmp_path / "e"))).outcome
-    [expected] = [r["metrics"]["output_frobenius_relative"] for r in outcome.records if r["requested"]]
-    assert record["local"]["0"] == pytest.approx(expected, rel=1e-3)
+    [expected] = [output_errors(r) for r in outcome.records if r["requested"]]
+    assert local(record)[0] == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_dtype_that_no_configuration_states_is_float32(ask, models, tmp_path):
     model = shutil.copytree(models["bert"], tmp_path / "bert")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if name != "dtype"}))
-    [record] = ask(spec={"model": str(model)}, model_dtype="auto").records
+    [record] = ask(spec={"model": str(model)}, model_dtype="auto")
     assert record["model_dtype"] == "float32" and metrics(record)["drift"] > 1e-3
 
 
 def test_a_tokenizer_without_a_mask_token_hides_no_words(ask, models, tmp_path):
     model = shutil.copytree(models["bert"], tmp_path / "bert")
     (model / "vocab.txt").write_text((model / "vocab.txt").read_text().replace("[MASK]", "[M]"))
-    [record] = ask(spec={"model": str(model)}).records
-    assert "has no mask token" in record["predicts_not"] and not LOSSES & record["metrics"].keys()
+    [record] = ask(spec={"model": str(model)})
+    assert "has no mask token" in record["predicts_not"] and not LOSSES & metrics(record).keys()
 
 
 def test_a_text_of_special_tokens_alone_hides_one_of_them(ask):
-    [record] = ask(n=(2,), d=(1,), methods=("skyformer", "softmax")).records[1:]
-    assert metrics(record)["drift"] < SAME and "loss" in record["metrics"]
+    [record] = ask(n=(2,), d=(1,), methods=("skyformer", "softmax"))[1:]
+    assert metrics(record)["drift"] < SAME and "loss" in metrics(record)
 
 
 @pytest.mark.parametrize(
@@ -477,7 +467,7 @@ def test_a_text_of_special_tokens_alone_hides_one_of_them(ask):
 def test_half_precision_drifts_by_its_own_rounding(ask, settings):
     model = settings["model"]
     method = "skyformer" if model == "bert" else "window:causal=true"
-    exact, rough = map(metrics, ask(methods=("softmax", method), **settings).records)
+    exact, rough = map(metrics, ask(methods=("softmax", method), **settings))
     assert 0 < exact["drift"] < 16 * torch.finfo(torch.bfloat16).eps < rough["drift"]
     assert exact["local_error"] < 1e-5 < rough["local_error"]  # methods run in float32
 
@@ -486,7 +476,7 @@ def test_a_method_without_a_causal_form_is_skipped_by_name(inject):
     code, out, err = inject("llama", "--method", "linformer", "--d", 8, "--out", "r")
     assert code == 2 and "model.layers.0.self_attn: attention is causal" in err and not Path("r").exists()
     code, out, err = inject("llama", "--method", "linformer,softmax", "--d", 8, "--format", "json")
-    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    rows = {row["method"]: row for row in json.loads(out)["rows"] if row["table"] == "words"}
     assert code == 0 and rows["softmax"]["status"] == "ok", err
     assert rows["linformer"]["status"] == "skipped" and "no causal form" in rows["linformer"]["reason"]
 
@@ -501,27 +491,26 @@ def budgets_file(path, budget=lambda layer, head: 8 + 4 * head, **rest):
 
 
 def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
-    mixed = ask(out="m", budgets=budgets_file(tmp_path / "m.json"), per_layer=True).records
-    same = ask(out="s", budgets=budgets_file(tmp_path / "s.json", lambda *_: 16)).records
+    mixed = ask(out="m", budgets=budgets_file(tmp_path / "m.json"), per_layer=True)
+    same = ask(out="s", budgets=budgets_file(tmp_path / "s.json", lambda *_: 16))
     named = ask(out="n", budgets=budgets_file(tmp_path / "n.json", prompt=7), methods=("skyformer:sampler=iid",))
-    assert [record["key"] for record in named.records] == [mixed[0]["key"]] and named.records[0]["budgets"][
-        "mean"
-    ] == 14
-    plain = ask(out="p", methods=("skyformer:sampler=iid",), d=(8, 12, 16, 20), per_layer=True).records
+    assert [record["key"] for record in named] == [mixed[0]["key"]] and named[0]["budget_mean"] == 14
+    plain = ask(out="p", methods=("skyformer:sampler=iid",), d=(8, 12, 16, 20), per_layer=True)
     expected = {(r["d"], r["layer"]): r for r in plain}
     assert metrics(same[0]) == pytest.approx(metrics(expected[16, None]), rel=1e-4)
     assert [r["layer"] for r in mixed] == [None, 0, 1, 2] and mixed[0]["d"] is None
-    assert mixed[0]["options"] == {"sampler": "iid"} and mixed[0]["budgets"] == {"mean": 14, "heads": 12, "exact": 0}
+    assert mixed[0]["options"] == "sampler=iid"
+    assert [mixed[0][f"budget_{name}"] for name in ("mean", "heads", "exact")] == [14, 12, 0]
     for layer in range(LAYERS):
-        per_head = [expected[8 + 4 * head, layer]["local"][str(layer)][head] for head in range(HEADS)]
-        assert mixed[1 + layer]["local"][str(layer)] == pytest.approx(per_head, rel=1e-4)
+        per_head = [local(expected[8 + 4 * head, layer])[layer][head] for head in range(HEADS)]
+        assert local(mixed[1 + layer])[layer] == pytest.approx(per_head, rel=1e-4)
 
 
 def test_another_budget_of_a_layer_is_another_cell_of_that_layer_alone(ask, tmp_path):
     keys = []
     for name, last in (("a", 16), ("b", 20)):
         path = budgets_file(tmp_path / f"{name}.json", lambda layer, head, last=last: last if layer == 2 else 8)
-        keys.append({record["layer"]: record["key"] for record in ask(out=name, budgets=path, per_layer=True).records})
+        keys.append({record["layer"]: record["key"] for record in ask(out=name, budgets=path, per_layer=True)})
     assert {layer for layer in keys[0] if keys[0][layer] != keys[1][layer]} == {None, 2}
 
 
@@ -546,16 +535,16 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
     assert len(set(actual.d.values()) - {None}) > 1 and None in actual.d.values()
     code, out, err = inject("bert", "--budgets", path, "--per-layer", "--out", "i")
     assert code == 0 and "its budgets are for" not in err
-    records = [json.loads(line) for line in (tmp_path / "i/records.jsonl").read_text().splitlines()]
+    records = requested(read_records(tmp_path / "i"))
     assert [r["layer"] for r in records] == [None, 0, 1, 2]
-    assert {(r["method"], *r["options"].items()) for r in records} == {("topk", ("renormalize", False))}
+    assert {(r["method"], r["options"]) for r in records} == {("topk", "renormalize=False")}
     for record in records:
-        for layer in record["layers"]:
-            for head, error in enumerate(record["local"][str(layer)]):
+        for layer, errors in local(record).items():
+            for head, error in enumerate(errors):
                 d = actual.d[layer, head]
                 assert error < SAME if d is None else 1e-3 < error <= 0.1 * (1 + 1e-5)
     exact = sum(d is None for d in actual.d.values())
-    assert records[0]["budgets"]["exact"] == exact and f"{exact} of {LAYERS * HEADS} heads keep exact" in out
+    assert records[0]["budget_exact"] == exact and f"{exact} of {LAYERS * HEADS} heads keep exact" in out
 
 
 @pytest.mark.parametrize(
@@ -635,13 +624,12 @@ def test_budgets_of_an_own_method_run_where_it_is_named_and_unchanged(run, injec
 
 def test_a_budget_of_null_keeps_exact_attention(ask, tmp_path):
     path = budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8)
-    outcome = ask(budgets=path, per_layer=True)
-    for record in outcome.records:
-        assert record["budgets"]["exact"] == 3 * len(record["layers"]) and record["budgets"]["mean"] == 8
-        for errors in record["local"].values():
+    for record in ask(budgets=path, per_layer=True):
+        assert record["budget_exact"] == 3 * len(local(record)) and record["budget_mean"] == 8
+        for errors in local(record).values():
             assert errors[0] > 1e-3 and max(errors[1:]) < SAME
-    none = ask(out="n", budgets=budgets_file(tmp_path / "n.json", lambda *_: None)).records[0]
-    assert metrics(none)["drift"] < SAME and none["budgets"]["mean"] is None
+    none = ask(out="n", budgets=budgets_file(tmp_path / "n.json", lambda *_: None))[0]
+    assert metrics(none)["drift"] < SAME and none["budget_mean"] is None
 
 
 def test_mappings_of_budgets_are_by_layer_or_by_head(built):
@@ -718,7 +706,7 @@ def test_lines_are_not_counted_as_windows(ask):
     """A text of four lines that are long enough has not four windows of 48 tokens."""
     with pytest.raises(UsageError, match="choose at most 3 windows"):
         ask(text="lines", methods=("vmean",), n=(48,), windows=4)
-    assert len(ask(text="lines", methods=("vmean",), n=(48,), lines=True, windows=4).records) == 4
+    assert len(ask(text="lines", methods=("vmean",), n=(48,), lines=True, windows=4)) == 4
 
 
 def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
@@ -767,14 +755,14 @@ def test_a_model_round_the_interface_exits_3(run, texts, tmp_path):
 
 def test_without_single_layers_there_is_no_figure_and_it_says_so(inject):
     code, _, err = inject("bert", "--d", 8, "--plot", "--out", "r")
-    assert code == 0 and "no figure: no layer replaced alone (add --per-layer)" in err
+    assert code == 0 and "no figure" in err and not list(Path("r/figures").glob("*"))
 
 
-def test_gates_judge_every_line(inject):
+def test_gates_judge_all_layers_together(inject):
     args = ("bert", "--d", 8, "--per-layer", "--out", "r", "--junit", "g.xml")
     code, _, err = inject(*args, "--fail-above", "drift=1e-6", "--fail-above", "local_error.max=1e-6")
-    assert code == 1 and err.count("gate failed: drift.mean <= 1e-06: skyformer d=8 n=40") == 1 + LAYERS
-    assert "skyformer d=8 n=40 layer=2" in err and Path("g.xml").exists()
+    assert code == 1 and err.count("gate failed: drift.mean <= 1e-06: skyformer d=8 n=40") == 1
+    assert Path("g.xml").exists()
     assert inject(*args, "--fail-above", "drift=100", "--fail-above", "kl.p90=100")[0] == 0
     assert inject(*args, "--fail-above", "perplexity=1e9")[0] == 1  # a masked model has none
 
@@ -787,6 +775,9 @@ def test_a_gate_of_a_layer_needs_layers_by_themselves(run, models, texts):
     )
     code, _, err = run("sweep", "c.yaml")
     assert code == 0 and "gates passed" in err, err
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max: 99", "max: 0.000001"))
+    code, _, err = run("sweep", "c.yaml")
+    assert code == 1 and err.count("gate failed: drift.mean <= 1e-06 for layer=1: ") == 4, err
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("per-layer: true", "per-layer: false"))
     code, _, err = run("sweep", "c.yaml")
     assert code == 2 and "c.yaml:9: gate 2: no layer is measured by itself" in err
@@ -800,61 +791,77 @@ def test_a_method_that_is_not_finite_is_a_row_and_exit_4(inject, monkeypatch):
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=lost))
     for options, reason in (("", "head 0, token 0"), ("--layer 2", "the last hidden states are not finite")):
         code, out, _ = inject("bert", "--method efficient --format json", options or "--windows 1")
-        [row] = json.loads(out)["rows"]
+        [row] = [row for row in json.loads(out)["rows"] if not row["reference"]]
         assert code == 4 and row["status"] == "diverged" and reason in row["reason"], row
-    assert row["metrics"]["drift"]["mean"] is None
+    assert row["drift.mean"] is None
 
 
 def test_repeats_are_seeds_of_random_methods_alone(ask):
-    records = ask(methods=("skyformer,vmean",), repeats=3, seed=5).records
+    records = ask(methods=("skyformer,vmean",), repeats=3, seed=5)
     expected = [("skyformer", 5), ("skyformer", 6), ("skyformer", 7), ("vmean", 5)]
     assert [(r["method"], r["seed"]) for r in records] == expected
     assert len({metrics(r)["drift"] for r in records}) == 4 and len({metrics(r)["loss_own"] for r in records}) == 1
-    [row, _] = inject_rows(records)
-    assert row["repeats"] == 3 and row["metrics"]["drift"]["count"] == 3
+    frame = frame_of(records, EXPERIMENT.shape, "head", {record["key"]: "" for record in records})
+    line = summary(frame, ["name"], ["drift"]).iloc[0]
+    assert line["repeats"] == line["drift.count"] == 3
 
 
-def planted(layer, drift, local, method="a", d=8):
-    place = {"n": 8, "d": d, "window": 0, "layer": layer, "layers": [0, 1, 2, 3] if layer is None else [layer]}
-    state = {"key": f"{method}{d}{layer}", "method": method, "options": {}, "source": {}, "heads": [0], "status": "ok"}
-    found = {"metrics": {"drift": [drift], "local_error": [local]}, "local": {}, "budgets": None, "repeat": 0}
-    return {**place, **state, **found}
+def planted(layer, drift, local_error, method="a", d=8, **more):
+    """A cell with these numbers; of all four layers if ``layer`` is None."""
+    place = {"n": 8, "d": d, "window": 0, "layer": layer, "layers": "0-3" if layer is None else f"{layer}"}
+    place |= {"alone": layer is not None, "key": f"{method}{d}{layer}", "heads": [0], "source": {}, "repeat": 0}
+    state = {"kind": "cell", "method": method, "options": "", "status": "ok", "command": "inject", **more}
+    numbers = {"drift": drift, "local_error": local_error, "rounded_rows": more.get("rounded", 0.0)}
+    return {**place, **state, "rows": [{"kind": "head", "key": place["key"], **numbers}]}
 
 
-def test_the_summary_names_the_layers_and_correlates():
+def test_layers_that_tolerate_a_method_best_and_worst_and_the_correlation():
     a = [(0, 0.4, 0.1), (1, 0.2, 0.2), (2, 0.9, 0.3), (3, 0.8, 0.25), (4, 0.5, 0.28), (5, 0.6, 0.4)]
     b = [(layer, 0.1 + layer, 0.1 + layer) for layer in range(LEAST_RANKED)]
-    few = inject_summary(inject_rows([planted(*one) for one in a[1:]]))
-    assert [entry["spearman"] for entry in few] == [None]
-    records = [planted(None, 1.5, 0.2), *(planted(*one) for one in a), *(planted(*one, method="b") for one in b)]
-    first, second, every = inject_summary(inject_rows(records))
-    assert first["drift"] == 1.5 and first["best"] == {"layer": 1, "drift": 0.2}
-    assert first["worst"] == {"layer": 2, "drift": 0.9} and second["drift"] is None and second["spearman"] == 1
-    for entry, points in ((first, a), (every, a + b)):
-        _, drift, local = zip(*points, strict=True)
-        assert entry["spearman"] == pytest.approx(spearmanr(local, drift).statistic) and entry["points"] == len(points)
-    assert every["method"] is None
-    rounded = [{**one, "metrics": {**one["metrics"], "rounded_rows": [3]}} for one in records if one["layer"] == 2]
-    rows = inject_rows([one for one in records if one["layer"] != 2] + rounded)
-    assert [entry["fragile"] for entry in inject_summary(rows)[:2]] == [["worst"], []]
-    text = " ".join(table_of("", inject_summary(rows)[:1], LAYER_COLUMNS).lines[0])
-    assert "≈0.900" in text and text.count("≈") == 1
+    [few] = lines_of([planted(*one) for one in a[1:]], "layers")
+    assert few["rho"] is None
+    cells = [planted(None, 1.5, 0.2), *(planted(*one) for one in a), *(planted(*one, method="b") for one in b)]
+    first, second = lines_of(cells, "layers")
+    assert (first["best_layer"], first["best_drift"]) == (1, 0.2)
+    assert (first["worst_layer"], first["worst_drift"]) == (2, 0.9) and second["rho"] == 1
+    [every] = lines_of(cells, "predictors")
+    for rho, points in ((first["rho"], a), (every["rho_local_error"], a + b)):
+        _, drift, local_error = zip(*points, strict=True)
+        assert rho == pytest.approx(spearmanr(local_error, drift).statistic)
+    assert every["points"] == len(a + b) and every["places"] == "layers"
+    within = [spearmanr(*zip(*((one[2], one[1]) for one in points), strict=True)).statistic for points in (a, b)]
+    assert every["rho_local_error_in_a_method"] == pytest.approx(sum(within) / 2)
     lost = planted(2, None, 0.3, method="c")
-    assert inject_points(inject_rows([*records, lost])) == inject_points(inject_rows(records))
+    assert lines_of([*cells, lost], "predictors")[0]["points"] == len(a + b)
 
 
-def test_places_that_lack_one_of_the_numbers_have_no_rank():
-    def place(layer, **means):
-        row = {"layer": layer, "predicts": None, "d": 4, "method": "a", "options": {}}
-        return row | {"metrics": {name: {"mean": value} for name, value in means.items()}}
+def test_exact_attention_stands_below_the_methods_with_its_own_loss(inject):
+    code, out, _ = inject("llama", "--method", "window:causal=true", "--d", 8, "--windows", 2, "--out", "r")
+    [shown] = views(open_run("r"))
+    frame = shown.frame("head")
+    exact, method = (frame[frame["reference"] == of] for of in (True, False))
+    assert code == 0 and exact["loss"].tolist() == method["loss_own"].tolist() and not exact["requested"].any()
+    assert (exact["kl"] == 0).all() and (exact["drift"] == 0).all() and (exact["top1_agreement"] == 1).all()
+    [grid] = shown.tables
+    assert [line[0].value for line in grid.cells] == ["window:causal=True", "exact (ref.)"]
+    heading = [column.name for column in grid.columns]
+    assert grid.cells[1][heading.index("loss.mean")].value == pytest.approx(exact["loss"].mean())
 
-    rows = [place(0, drift=0.1, local_error=0.2), place(1, drift=0.2, row_error=0.3), place(2, drift=0.3)]
-    assert [(entry["number"], entry["points"], entry["spearman"]) for entry in predictors(rows)] == [
-        ("local error", 0, None),
-        ("row error", 0, None),
-    ]
-    known = [place(layer, drift=layer, local_error=layer**2) for layer in range(LEAST_RANKED)]
-    assert [(entry["points"], entry["spearman"]) for entry in predictors(known)] == [(LEAST_RANKED, 1.0)]
+
+@pytest.mark.parametrize(("model", "table", "metric"), [("llama", "words", "kl"), ("bare", "drift", "drift")])
+def test_causal_models_are_ranked_by_their_divergence_and_others_by_drift(inject, model, table, metric):
+    """The sentence is that of compare: the best at each d, with the p-value of the windows."""
+    causal = ":causal=true" if model == "llama" else ""
+    methods = f"window:sinks=2{causal and ',causal=true'},window{causal}"
+    code, _, _ = inject(model, "--method", methods, "--d", "8,12", "--windows", 4, "--out", "r")
+    [shown] = views(open_run("r"))
+    [grid] = shown.tables
+    assert code == 0 and (grid.table.name, grid.table.metric, grid.table.main) == (table, metric, f"{metric}.mean")
+    names = {"kl": "mean KL divergence", "drift": "mean drift"}
+    assert grid.sentence.startswith(f"Smallest {names[metric]}: window") and "by windows" in grid.sentence
+    for duel in shown.duels:
+        means = [row[f"{metric}.mean"] for row in shown.rows if row["d"] == duel["d"]]
+        assert duel["value"] == pytest.approx(min(means)) and duel["freedom"] == 3
 
 
 def test_rows_of_a_batch_are_padded_by_a_number_that_the_model_has():
@@ -870,17 +877,17 @@ def test_lines_of_special_tokens_alone_are_none(ask):
 
 
 def test_an_encoder_decoder_predicts_no_words_and_has_any_number_of_positions(ask):
-    [record] = ask("t5", methods=("softmax",)).records
+    [record] = ask("t5", methods=("softmax",))
     assert record["predicts_not"] == "a t5 model has no head here" and metrics(record)["drift"] < SAME
-    assert not LOSSES & record["metrics"].keys()
+    assert not LOSSES & metrics(record).keys()
 
 
 @needs_minilm
 @pytest.mark.parametrize(("layers", "there"), [("0-4", False), ("all", True)])
-def test_the_legend_explains_the_correlation_where_there_is_one(run, texts, layers, there):
+def test_a_correlation_is_shown_where_there_are_layers_enough(run, texts, layers, there):
     where = ("--model", "minilm", "--text", texts["words"], "--n", N, "--device", "cpu", "--layer", layers)
     code, out, _ = run("inject", *where, "--method", "vmean", "--per-layer", "--format", "md")
-    assert code == 0 and ("Spearman" in out) == there == ("| ρ |" in out)
+    assert code == 0 and there == ("| ρ |" in out)
 
 
 def test_logits_in_chunks_give_what_they_give_at_once(monkeypatch):
@@ -926,11 +933,10 @@ def test_minilm_has_no_head_and_drifts_by_rounding(run, texts):
     options = "--n 64 --d 32 --per-layer --method softmax,nystromformer --device cpu --format json"
     code, out, err = run("inject", "--model minilm --text embedded", options)
     assert code == 0 and "no loss and no logits: the weights of minilm hold no masked-LM head" in err, err
-    rows = json.loads(out)["rows"]
+    rows = [row for row in json.loads(out)["rows"] if row["table"] in ("drift", "alone")]
     assert len(rows) == 2 * 7
     for row in rows:
-        drift = row["metrics"]["drift"]["mean"]
-        assert (drift < SAME) == (row["method"] == "softmax") and "loss" not in row["metrics"]
+        assert (row["drift.mean"] < SAME) == (row["method"] == "softmax") and row.get("loss.mean") is None
 
 
 def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts):
@@ -938,38 +944,52 @@ def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts)
     base = ("--windows", "2", "--method", "nystromformer", "--d", "4", "--format", "json")
     code, out, err = inject("bert", *base, "--batch", "2", "--out", "with")
     assert code == 0, err
-    rows = json.loads(out)["inputs"]
-    assert [(row["layer"], row["window"]) for row in rows if row["head"] == 0] == [
-        (layer, window) for layer in range(LAYERS) for window in range(2)
-    ]
-    assert json.loads(inject("bert", *base, "--batch", "2", "--out", "with")[1])["inputs"] == rows  # resumed
+    places = [(one["layer"], one["window"]) for one in open_run("with").inputs]
+    assert sorted(places) == [(layer, window) for layer in range(LAYERS) for window in range(2)]
+    kept = Path("with/inputs.jsonl").read_bytes()
+    assert (
+        inject("bert", *base, "--batch", "2", "--out", "with")[0] == 0
+        and Path("with/inputs.jsonl").read_bytes() == kept
+    )
     read = load_qkv(model=models["bert"], text=texts["words"], n=N, layer=1, device="cpu")
     expected = input_statistics(read)
-    for row in rows:
-        if (row["layer"], row["window"]) == (1, 0):
-            assert row["entropy"] == pytest.approx(float(expected["entropy"][row["head"]]), rel=1e-4)
+    [one] = [one for one in open_run("with").inputs if (one["layer"], one["window"]) == (1, 0)]
+    assert one["metrics"]["entropy"] == pytest.approx(expected["entropy"].tolist(), rel=1e-4)
     for place, more in enumerate((["--model-dtype", "bfloat16"], ["--no-input-statistics"])):
-        assert "inputs" not in json.loads(inject("bert", *base, *more, "--out", f"without{place}")[1])
+        assert inject("bert", *base, *more, "--out", f"without{place}")[0] == 0
+        assert not open_run(f"without{place}").inputs
 
 
 def decoded():
-    """The records of the golden run that decodes with topk, in two windows."""
-    lines = (GOLDEN / "runs/inject-decode/records.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["method"] == "topk" and record["d"] == 3]
+    """The cells of the golden run that decodes with topk, in two windows."""
+    return [cell for cell in read_records(GOLDEN / "runs/inject-decode") if (cell["method"], cell["d"]) == ("topk", 3)]
+
+
+def whole(cell):
+    """The row of the whole model."""
+    return next(row for row in cell["rows"] if row["kind"] == "head")
 
 
 def test_perplexities_are_of_the_mean_loss_in_tables_json_and_gates():
-    """The mean of the changes of the windows is -6.63."""
-    records = decoded()
-    [row] = inject_rows(records)
-    loss, own = (sum(record["metrics"][name][0] for record in records) / 2 for name in ("loss", "loss_own"))
+    """The mean of the changes of the windows is another number."""
+    cells = decoded()
+    shown = shown_of(cells)
+    [line] = [row for row in shown.rows if row["table"] == "decoded"]
+    loss, own, change = (sum(whole(cell)[name] for cell in cells) / 2 for name in ("loss", "loss_own", "loss_change"))
     expected = {"perplexity": math.exp(loss), "perplexity_own": math.exp(own)}
-    expected["perplexity_change"] = math.exp(loss) - math.exp(own)
-    nothing = dict.fromkeys(("se", "median", "p10", "p90", "min", "max"))
+    expected["perplexity_change"] = math.exp(loss) - math.exp(loss - change)
     for name, value in expected.items():
-        assert row["metrics"][name] == {"mean": pytest.approx(value, rel=1e-12), **nothing, "count": 2}
-    assert {column.name: column.text(row) for column in DRIFTS}["perplexity change"] == "-7.12"
-    assert [result.passed for result in check(flat_lines([row]), [parse_gate("perplexity_change=-7", GATED)])] == [True]
+        assert line[f"{name}.mean"] == pytest.approx(value, rel=1e-12) and line[f"{name}.count"] == 2
+        assert not [line[f"{name}.{of}"] for of in ("se", "median", "p10", "p90", "min", "max") if line[f"{name}.{of}"]]
+    assert expected["perplexity_change"] == pytest.approx(math.exp(loss) - math.exp(own), rel=1e-9)
+    mean = sum(whole(cell)["perplexity_change"] for cell in cells) / 2
+    assert abs(mean - expected["perplexity_change"]) > 0.01
+    [grid] = shown.with_columns(["perplexity_change"]).tables
+    assert grid.cells[0][-1].value == pytest.approx(expected["perplexity_change"])
+    limit = math.ceil(expected["perplexity_change"])
+    for most, passed in ((limit, True), (limit - 1, False)):
+        [result] = check(shown.gate_lines, [parse_gate(f"perplexity_change={most}", GATED)])
+        assert result.passed == passed
     with pytest.raises(UsageError, match="unknown statistic 'p90'"):
         parse_gate("perplexity_change.p90=9", GATED)
 
@@ -977,40 +997,42 @@ def test_perplexities_are_of_the_mean_loss_in_tables_json_and_gates():
 def test_the_change_of_the_perplexity_is_over_windows_with_both_losses():
     first, second = decoded()
     names = ("loss", "loss_change", "perplexity", "perplexity_change")
-    second["metrics"] |= {name: [None] for name in names}
-    [row] = inject_rows([first, second])
-    alone = first["metrics"]["perplexity_change"][0]
-    assert row["metrics"]["perplexity_change"]["mean"] == pytest.approx(alone, rel=1e-12)
-    [result] = check(flat_lines([row]), [parse_gate("perplexity_change=0", GATED)])
+    whole(second).update(dict.fromkeys(names))
+    shown = shown_of([first, second])
+    [line] = [row for row in shown.rows if row["table"] == "decoded"]
+    assert line["perplexity_change.mean"] == pytest.approx(whole(first)["perplexity_change"], rel=1e-12)
+    [result] = check(shown.gate_lines, [parse_gate("perplexity_change=0", GATED)])
     assert result.message == "only 1 of 2 values are finite"
-    first["metrics"] |= {name: [None] for name in names}
-    [row] = inject_rows([first, second])
-    assert row["metrics"]["perplexity"]["mean"] is None and row["metrics"]["perplexity_change"]["mean"] is None
+    whole(first).update(dict.fromkeys(names))
+    [line] = lines_of([first, second], "decoded")
+    assert line["perplexity.mean"] is None and line["perplexity_change.mean"] is None
 
 
-def test_the_sum_of_residual_errors_that_is_shown_is_the_one_that_is_compared():
-    row = {"metrics": {"residual_sum": {"mean": 0.25, "se": None}, "residual_error": {"mean": 0.5, "se": None}}}
-    assert {column.name: column.text(row) for column in DRIFTS if "residual" in column.name} == {"residual sum": "0.25"}
+def test_the_sum_of_residual_errors_is_the_one_that_is_compared():
     assert "residual_sum" in EXPERIMENT.compared and "residual_error" not in EXPERIMENT.compared
 
 
-def test_a_failed_kv_head_and_a_method_without_lost_mass_are_named():
-    row = {"method": "own.py:fn", "options": {}, "d": 4, "layer": 0, "kv_head": 2, "metrics": {}}
-    assert inject_view._name(row) == "own.py:fn d = 4 layer 0 KV head 2"
-    [note] = inject_view._unknown_mass([row, row | {"method": "topk", "metrics": {"lost_mass": {"mean": 0.5}}}])
-    assert "kept and read are what the method states, or the whole prompt" in note
-    assert note.startswith("own.py:fn: no lost mass") and not inject_view._unknown_mass([])
+def test_a_method_without_lost_mass_is_named():
+    """Such as a user's, whose weights may be of no key."""
+    cells = decoded()
+    assert not any("no lost mass" in line for grid in shown_of(cells).tables for line in grid.reasons)
+    for cell in cells:
+        whole(cell)["lost_mass"] = None
+    [note] = [line for grid in shown_of(cells).tables for line in grid.reasons if "no lost mass" in line]
+    assert note.startswith("topk: no lost mass") and "what the method states, or the whole prompt" in note
 
 
 def test_numbers_of_cells_with_rounded_rows_are_not_reproducible():
     first, second = decoded()
-    first["metrics"]["rounded_rows"], second["metrics"]["rounded_rows"] = [3.0], [0.0]
-    [row] = inject_rows([first, second])
-    assert row["fragile"]["kl"]["doubtful"] == 1 and row["fragile"]["kl"]["mean"][1] == math.inf
-    assert row["fragile"]["loss_change"]["mean"] == [-math.inf, math.inf]
-    assert row["fragile"]["perplexity"]["mean"] == [0, math.inf]
-    assert not row["fragile"].keys() & {"loss_own", "perplexity_own", "rounded_rows", "cache_bytes"}
-    assert {column.name: column.text(row) for column in DRIFTS}["perplexity change"] == "≈-7.12"
-    second["metrics"]["rounded_rows"] = first["metrics"]["rounded_rows"] = [0.0]
-    [row] = inject_rows([first, second])
-    assert row["fragile"] == {}
+    whole(first)["rounded_rows"], whole(second)["rounded_rows"] = 3.0, 0.0
+    shown = shown_of([first, second])
+    [line] = [row for row in shown.rows if row["table"] == "decoded"]
+    for name in ("kl", "loss_change", "perplexity", "perplexity_change"):
+        assert line[f"{name}.mean.fragile"], name
+    steady = ("loss_own", "perplexity_own", "rounded_rows", "cache_bytes")
+    assert not [name for name in line if name.endswith(".fragile") and name.partition(".")[0] in steady]
+    [grid] = shown.with_columns(["perplexity_change"]).tables
+    assert grid.cells[0][-1].flag.sign == "≈"
+    whole(first)["rounded_rows"] = 0.0
+    [line] = lines_of([first, second], "decoded")
+    assert not [name for name in line if name.endswith(".fragile")]
