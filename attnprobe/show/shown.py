@@ -9,10 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
 from ..frame.rows import CELL
-from ..frame.summary import STATISTICS
+from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
 from .grid import Grid, grids, summarised, with_computed
 from .table import Column, Table
@@ -290,6 +290,31 @@ class Shown:
             }
             for line in lines
         ]
+
+
+def check_columns(catalogues: Sequence[Catalogue], names: Sequence[str], of_lines: bool = False) -> None:
+    """Refuse a column that no table has.
+
+    Args:
+        of_lines: the columns are those of CSV, the lines of a table in full precision.
+    """
+    for name in names:
+        plain, tables = name.removeprefix("+"), [table for catalogue in catalogues for table in catalogue.tables]
+        if of_lines:
+            known = [field for table in tables for field in _fields(table)]
+            metric, _, statistic = plain.partition(".")
+            there = plain in known or metric in METRICS and statistic in STATISTICS
+        else:
+            known = [column.name for table in tables for column in table.every]
+            there = any(_has(table, plain) for table in tables)
+        if not there:
+            raise unknown("column", plain, list(dict.fromkeys(known)))
+
+
+def _fields(table: Table) -> list[str]:
+    """The columns of a table's lines that are no statistics, and some that are."""
+    shown = [field for column in table.every for field in column.fields]
+    return [*table.each, *table.by, *COUNTS, *STATE, *table.of_groups, *shown]
 
 
 def fields(catalogue: Catalogue, shape: RowTypes) -> list[str]:
