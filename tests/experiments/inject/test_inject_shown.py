@@ -8,6 +8,7 @@ from scipy.stats import spearmanr
 from attnprobe.records.read import read_records
 from attnprobe.show.drawing import prepared
 from attnprobe.show.figure import draw
+from attnprobe.show.looks import FIXED, PALE
 
 MIB = 2**20
 
@@ -139,3 +140,25 @@ def test_layers_that_are_replaced_are_named_and_a_model_with_windows_says_which_
     cells = [copied(cell, "g", **facts) for cell in golden("inject", alone=False)]
     [grid, *_] = shown_of(cells).tables
     assert "layer 1 is global and replaced; the other 1 keeps exact attention to its window" in grid.reasons
+
+
+def test_vmean_has_points_among_others_and_no_line_joins_methods_in_the_background():
+    """It is a requested method here, and no yardstick: its points were not drawn, others were joined."""
+    of = {f"m{number}": deeper(6) for number in range(10)} | {"vmean": deeper(6)}
+    cells = [copied(cell, name, method=name, family=name) for name, some in of.items() for cell in some]
+    found, drawn = panels(cells, "inject-local")
+    assert len(found) > 1
+    for axis in drawn.axes:
+        assert all(
+            line.get_linestyle() == "None" and line.get_marker() == "o"
+            for line in axis.get_lines()
+            if line.get_color() == PALE
+        )
+    assert any("V-Mean" in text.get_text() for text in drawn.legends[0].get_texts())
+    of_vmean = [
+        line
+        for axis in drawn.axes
+        for line in axis.get_lines()
+        if line.get_marker() not in ("None", "") and line.get_color() == FIXED["vmean"].colour
+    ]
+    assert sum(len(line.get_xdata()) for line in of_vmean) == 6
