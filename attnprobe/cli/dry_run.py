@@ -51,7 +51,8 @@ def show_plan(experiment: Experiment, request: Any) -> None:
 
 def plan_table(cells: Sequence[CellEstimate]) -> str:
     """The cells as a table, a line per weights, n and layer; of many lines the first."""
-    from ..show.listing import listing
+    from ..show.listing import UNLIMITED, listing
+    from ..show.shown import stdout_width
 
     groups: dict[tuple[str, int, int | str], list[CellEstimate]] = {}
     for cell in cells:
@@ -71,7 +72,7 @@ def plan_table(cells: Sequence[CellEstimate]) -> str:
         for (weights, n, layer), group in groups.items()
     ]
     notes = [f"the first {MOST_LINES} of {len(rows)} lines"] if len(rows) > MOST_LINES else []
-    return listing("plan", rows[:MOST_LINES], "table", "Cells", notes)
+    return listing("plan", rows[:MOST_LINES], "table", "Cells", notes, stdout_width(UNLIMITED))
 
 
 def _budgets(budgets: Sequence[int]) -> str:

@@ -10,11 +10,18 @@ from .table import KEY, Column, Table
 UNLIMITED = 10_000  # the width of a table whose lines are not folded
 
 
-def listing(name: str, rows: Sequence[Fields], format: str, title: str = "", notes: Sequence[str] = ()) -> str:
+def listing(
+    name: str,
+    rows: Sequence[Fields],
+    format: str,
+    title: str = "",
+    notes: Sequence[str] = (),
+    width: int = UNLIMITED,
+) -> str:
     """Rows with the same fields as text, a column for each field; JSON and CSV have the rows as they are.
 
     Args:
-        name: of the list, as JSON names it. title: above a table. notes: below it.
+        name: of the list, as JSON names it. title: above a table. notes: below it. width: of a table on a terminal.
 
     >>> print(listing("methods", [{"name": "window", "d": 8}], "csv"))
     name,d
@@ -43,4 +50,4 @@ def listing(name: str, rows: Sequence[Fields], format: str, title: str = "", not
         return latex(filled).rstrip("\n")
     if format in ("md", "github"):
         return markdown(filled).strip()
-    return terminal(filled, UNLIMITED).strip()
+    return terminal(filled, width).strip()

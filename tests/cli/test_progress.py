@@ -154,19 +154,19 @@ def test_the_table_of_a_dry_run_fits(columns, monkeypatch):
         for d in (8, 16, 32)
     ]
     whole = plan_table(cells)
-    assert whole.splitlines()[2].split()[:9] == ["pretrained", "4096", "0", "2", "8,", "16,", "32", "180", "60"]
-    assert whole.splitlines()[2].endswith(", ".join(names))
+    assert whole.splitlines()[3].split()[:9] == ["pretrained", "4096", "0", "2", "8,", "16,", "32", "180", "60"]
+    assert whole.splitlines()[3].endswith(", ".join(names))
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = plan_table(cells).splitlines()
     assert max(map(len, lines)) <= columns
-    assert lines[0].split() == ["weights", "n", "layer", "windows", "d", "cells", "done", "of"]
+    assert lines[1].split() == ["weights", "n", "layer", "windows", "d", "cells", "done", "of"]
     assert sum(line.count(names[0]) for line in lines) == 4
 
 
 def test_a_dry_run_of_many_places_lists_the_first():
     cells = [CellEstimate(("file", n, 0, 0), "x", 8, done=False, work=1.0, bytes=1.0) for n in range(1, 5001)]
     lines = plan_table(cells).splitlines()
-    assert [line.split()[1] for line in lines[2:102]] == [str(n) for n in range(1, 101)]
+    assert [line.split()[1] for line in lines[3:103]] == [str(n) for n in range(1, 101)]
     assert lines[-1] == "the first 100 of 5000 lines" and len(lines) < 110
     assert "the first" not in plan_table(cells[:100])
 
