@@ -20,7 +20,7 @@ def hadamard(order: int) -> Tensor | None:
     tensor([[ 1.,  1.,  1.,  1.],
             [ 1., -1.,  1., -1.],
             [ 1.,  1., -1., -1.],
-            [ 1., -1., -1.,  1.]], dtype=torch.float64, device="cpu")
+            [ 1., -1., -1.,  1.]], dtype=torch.float64)
     >>> hadamard(80).shape, hadamard(5)
     (torch.Size([80, 80]), None)
     """

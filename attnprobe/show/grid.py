@@ -286,8 +286,8 @@ def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns:
         [_keys(lines.iloc[[number]], table.by) for number in range(len(lines))],
         place,
         _where(place, rows),
-        table.sentence(rows) if table.sentence else "",
-        (*_reasons(table, lines, flags), *(table.notes(rows) if table.notes else ())),
+        one_line(table.sentence(rows)) if table.sentence else "",
+        tuple(map(one_line, (*_reasons(table, lines, flags), *(table.notes(rows) if table.notes else ())))),
     )
 
 
@@ -299,7 +299,7 @@ def _where(place: Keys, rows: DataFrame) -> str:
     parts = [
         _named(name, value) for name, value in place.items() if value not in (None, "") and USUAL.get(name) != value
     ]
-    if "layer" in rows and "layer" not in place:
+    if "layer" in rows and "layer" not in place and rows["layer"].dtype != object:
         layers = sorted(rows["layer"].dropna().unique())
         parts += [f"layer{'s' * (len(layers) > 1)} {spans(layers)}"] if layers else []
     for name, least in {"head": 1, "window": 2, "repeat": 2}.items():

@@ -40,6 +40,7 @@ def listing(
         return jsonl(frame).rstrip("\n")
     if format == "csv":
         return csv(frame).rstrip("\n")
+    frame = frame.map(lambda value: value if value is None or isinstance(value, (str, int, float)) else str(value))
     columns = tuple(Column(field, field, digits=None, priority=KEY, name=field) for field in frame)
     filled = (
         grids(frame, Table(name, title or name.capitalize(), columns=columns, notes=lambda rows: notes))

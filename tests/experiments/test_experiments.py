@@ -34,7 +34,8 @@ def test_an_experiment_has_the_type_of_its_records(name):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_command_line_of_a_run_gives_the_same_request(name):
-    config = json.loads((GOLDEN / "runs" / name / "manifest.json").read_text())["config"]
+    folder = next(path for path in sorted((GOLDEN / "runs").iterdir()) if path.name.partition("-")[0] == name)
+    config = json.loads((folder / "manifest.json").read_text())["config"]
     words = shlex.split(experiment(name).command_line(config))
     assert words[:2] == ["attnprobe", name]
     context = measuring_command(experiment(name)).make_context(name, words[2:])
@@ -128,12 +129,3 @@ def test_a_method_that_cannot_run_is_a_skipped_row(run, inputs, tmp_path, monkey
     assert code == 0 and "skipped" in out, err
     assert skipped and any(reason in record["reason"] for record in skipped)
     assert {record["status"] for record in records} == {"ok", "skipped"}
-
-
-def test_theorems_that_were_skipped_share_a_line(run, inputs, tmp_path):
-    names = "rank-collapse,bounded-entries,eckart-young"
-    options = ("--d", 4, "--repeats", 1, "--theorem", names, "--out", tmp_path / "r")
-    code, out, _ = run("theory", "--qkv", inputs / "qkv.safetensors", *options)
-    why = "– skipped, attention is causal, but the theorem is about attention to all tokens"
-    assert code == 0 and f"{why}: rank-collapse, eckart-young" in " ".join(out.split())
-    assert "rank-collapse ·" not in out and "bounded-entries ·" in out

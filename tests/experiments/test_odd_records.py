@@ -182,63 +182,6 @@ def theory(name, *findings, **fields):
     return {**record, "findings": [{**record["findings"][0], **one} for one in findings], **fields}
 
 
-def test_theory_of_measures_that_are_infinite_or_one():
-    """Values are on the frame, or heads are counted; a theorem without findings has a line below.
-
-    One whose assumption no head meets had a panel of white bars.
-    """
-    unmet = {"bound": [2.0, 2.0], "measured": [1.0, 1.0], "verdict": ["assumption not met"] * 2}
-    broken = {"verdict": ["violated"] * 2}
-    wide = theory("rank-collapse", {"bound": [1e-3] * 2, "measured": [1e-3, 1e3], **broken})
-    single = {name: value[:1] if isinstance(value, list) else value for name, value in wide["findings"][0].items()}
-    single["details"] = {name: value[:1] for name, value in single["details"].items()}
-    records = [
-        theory("rank-collapse", {"bound": [2.0, 2.0], "measured": ["inf", "inf"], **broken}, says=""),
-        {**theory("rank-collapse", unmet), "theorem": "unmet"},
-        theory("skyformer-lemma-3", {"bound": [1.0, 1.0], "measured": [0.0, 0.0], "d": None}),
-        theory("skeinformer-jl", {"bound": [0.0, "inf"], "measured": ["inf", 0.0]}),
-        theory("eckart-young", {"bound": [-1e-20] * 2, "measured": [-1e-20] * 2}),
-        {**wide, "theorem": "wide"},
-        {**wide, "theorem": "single", "heads": [0], "findings": [single]},
-        theory("skyformer-theorem-2", status="skipped", reason=None),
-    ]
-    view, figures, axes = shown("theory", records)
-    text = view.text("table")
-    assert text.count("says: ") == 6 and "\n– skipped, : skyformer-theorem-2\n" in text
-    panels = {
-        rows[0]["theorem"]: axis
-        for (_, rows), axis in zip(figures["theory-bounds-n24"].panels, axes["theory-bounds-n24"], strict=True)
-    }
-    assert "unmet" not in panels and any("no head meets" in line for line in figures["theory-bounds-n24"].caption)
-    for name in ("rank-collapse", "skyformer-lemma-3", "eckart-young", "wide"):  # heads of one bound
-        assert sum(bar.get_height() for bar in panels[name].patches) == 2 and panels[name].get_ylabel() == "heads"
-    for name, expected in (("skeinformer-jl", [[0.0625, 1.6], [1.6, 0.0625]]), ("single", [[1e-3, 1e-3]])):
-        axis = panels[name]
-        points = [line.get_xydata()[0] for line in axis.get_lines() if line.get_linestyle() == "None"]
-        assert np.array(points) == pytest.approx(np.array(expected)) and axis.get_yscale() == "log"
-
-
-def test_rank_collapse_has_ticks_at_the_layers_that_were_measured():
-    _, _, axes = shown("theory", [{**theory("rank-collapse", {}), "layer": layer} for layer in (1, 4, 5)])
-    assert list(axes["theory-layers"][0].get_xticks()) == [1, 4, 5]
-
-
-def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
-    at = [{"epsilon": number / 10, "delta": 0.1} for number in range(1, 8)]
-    details = {"d_stat": [0.0, "inf"]}
-    zero = theory("skyformer-theorem-2", *({"at": one, "details": details} for one in at))
-    errors = {"theorem": "ma-property", "at": {"epsilon": 0.1, "delta": 0.1}, "details": {"errors": [[0.5], [0.7]]}}
-    records = [zero, {**zero, "n": 48}, {**zero, "source": {"qkv": "other.npz"}}]
-    records.append(theory("eckart-young", errors, theorem="ma-property"))
-    _, figures, axes = shown("theory", records)
-    assert axes["theory-ma-None-n24"][0].get_ylim() == (-0.02, 1.02)
-    dimension, tokens, other = (figures[f"theory-{name}"] for name in ("dimension", "tokens", "ma-None-n24"))
-    assert dimension.columns == tokens.columns == 2 and other.columns is None
-    assert all(list(line.get_xdata()) == [0, 1] for line in axes[dimension.stem][0].get_lines())  # no curve, but 2n
-    assert len(axes[dimension.stem][0].get_xticks()) != 7
-    assert other.title == "Share of seeds whose error exceeds ε, head by head"
-
-
 def test_error_of_another_metric_is_drawn_beside_the_relative_one():
     _, figures, _ = shown("error", golden("error"), metric="output_frobenius")
     assert list(figures) == ["error-output_spectral_relative", "error-output_frobenius", "cost-output_frobenius"]

@@ -71,11 +71,6 @@ def test_colours_differ_for_every_reader_on_white_and_in_dark_mode(sight, dark):
     assert min(abs(lab(shown(colour), SIGHTS["normal"])[0] - page) for colour in COLOURS) > 28
 
 
-def test_every_method_has_a_home_of_its_own_or_is_a_yardstick():
-    assert sorted([*HOME, *YARDSTICKS]) == sorted(METHODS)
-    assert len(set(HOME.values())) == len(HOME)
-
-
 def test_in_the_panels_of_all_methods_each_has_its_home():
     """So do those of fewer methods, unless two of one panel have the same."""
     looks = styles_of(every_row())

@@ -330,7 +330,7 @@ def test_budgets_that_were_given_are_measured(run, qkv):
 def test_every_default_method_runs_on_few_tokens(run, qkv, tmp_path, command):
     code, _, err = run(*command.split(), "--device", "cpu", "--out", "r")
     records = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
-    assert code == 0 and {record["status"] for record in records} == {"ok"}, err
+    assert code == 0 and {record["status"] for record in records if "status" in record} == {"ok"}, err
 
 
 def test_a_theorem_that_takes_no_budget_says_which_it_takes(run, qkv):

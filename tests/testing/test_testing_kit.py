@@ -234,7 +234,7 @@ def test_a_case_that_a_method_refuses_is_no_failure():
 
     entry = method(least=3, limit=lambda n_q, n_k: n_k)(two)
     actual = {one.property: one for one in examine(entry, fixed={"n": 2})}
-    assert {one.status for one in actual.values()} == {"skipped"} and "exceeds n=2" in actual["finite"].reason
+    assert {one.status for one in actual.values()} == {"skipped"} and "above n=2" in actual["finite"].reason
 
 
 def test_what_a_method_raises_is_its_failure_with_the_line(tmp_path):

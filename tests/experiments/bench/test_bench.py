@@ -208,7 +208,7 @@ def test_records_say_what_was_measured_and_under_what_conditions(tmp_path):
     assert [row["visited"] for row in of_kind(actual["performer", 64, 8], "head")] == [64 * 2 * 8] * 2
     assert all("output_spectral_relative" in row for row in of_kind(actual["performer", 64, 8], "head"))
     assert of_kind(actual["exact", 64, None], "head") == [
-        {"kind": "head", "head": head, "visited": 64**2} for head in (0, 1)
+        {"kind": "head", "head": head, "visited": 64**2, "stored_bits": 16.0} for head in (0, 1)
     ]
 
 
@@ -257,11 +257,16 @@ def test_without_a_time_of_exact_attention_there_is_no_ratio(tmp_path, monkeypat
     assert all(row["seconds"] > 0 and row["exact_seconds"] is row["ratio_to_exact"] is None for row in rounds)
 
 
+def known(cell):
+    """The fields of a cell that have a value; a file that is read has the others as null."""
+    return {name: value for name, value in cell.items() if value is not None}
+
+
 def test_a_run_is_gone_on_with_and_forced(tmp_path):
     first = measured(tmp_path)
     before = read_records(tmp_path / "r")
     again = measured(tmp_path)
-    assert first.measured == 8 and again.measured == 0 and again.records == before
+    assert first.measured == 8 and again.measured == 0 and list(map(known, again.records)) == list(map(known, before))
     more = measured(tmp_path, n=(32, 64, 48))
     assert more.measured == 4 and more.done_before == 8
     assert measured(tmp_path, rounds=3).done_before == 0 and measured(tmp_path, backward=True).done_before == 0
@@ -334,7 +339,7 @@ def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, 
     before = by_name(read_records(tmp_path / "r"))
     again = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,), retry_failed=True).records)
     assert again["efficient", 64, None]["reason"] == "RuntimeError: tired"
-    assert again["performer", 64, 8] == before["performer", 64, 8]
+    assert known(again["performer", 64, 8]) == known(before["performer", 64, 8])
 
 
 def test_a_process_that_dies_leaves_the_times(tmp_path, monkeypatch):
@@ -646,7 +651,7 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
     actual = compare_runs(read_records("same"), read_records("slow"), ["seconds"])
     assert [row["method"] for row in actual.regressions] == ["performer"]
     text = " ".join(run("compare", "same", "slow")[1].split())
-    assert "A, B: medians of the rounds" in text and "over heads" not in text and "s.e." not in text
+    assert "over heads" not in text and "s.e." not in text
 
 
 def test_exact_attention_is_its_own_measure():

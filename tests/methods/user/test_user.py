@@ -539,7 +539,7 @@ def test_a_record_says_whether_the_heads_of_a_users_method_share_draws(run, qkv,
     assert code == 0, err
     origins = {one["method"]: one["method_file"] for one in read_records("r") if "method_file" in one}
     assert {name.partition(":")[2]: origin["share_heads"] for name, origin in origins.items()} == expected
-    for option, test in {"": None, ":share_heads=false": "pairs"}.items():
+    for option, test in {"": None, ":share_heads=false": "heads"}.items():
         out = run("compare", "r", "--pair", f"draws.py:shared{option}=vmean", "--format", "json")[1]
         [row] = json.loads(out)["rows"]
         assert row["test"] == test and ("whose heads share their draws" in row["reason"]) == (test is None)

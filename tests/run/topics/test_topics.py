@@ -110,7 +110,7 @@ def test_a_file_gives_a_list_of_weights_where_the_option_takes_several(name, tmp
     options = {option.name: option for option in options_of(experiment(name).request)}
     path = tmp_path / "c.yaml"
     path.write_text(f"command: {name}\nweights: [pretrained, initialized]\n")
-    if name in ("error", "spectrum", "theory", "inject", "audit"):
+    if name in ("error", "spectrum", "theory", "inject", "audit", "rounding"):
         values = read_config(path, settings_of).values
         request = built(experiment(name).request, values, lambda option: option.long)
         assert request.weights == ("pretrained", "initialized")
