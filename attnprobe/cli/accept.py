@@ -39,8 +39,8 @@ def accept(pack: str, outputs: str, junit: str | None, **shown: Any) -> None:
     """
     from ..judge.junit import Case, check_report
     from ..packs import judged, read_outputs, read_pack
+    from ..show.header import Header
     from ..show.shown import Catalogue, Shown
-    from ..tables.console import Header
     from .output import keep_cases
     from .streams import answer
 

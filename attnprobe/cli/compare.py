@@ -126,13 +126,13 @@ def compare(
     from ..errors import UsageError
     from ..experiments import read_run
     from ..files import reading
+    from ..frame.labels import sources_in_words
     from ..judge.junit import check_report
     from ..judge.outcomes import comparison_cases, comparison_line
     from ..judge.runs import compare_runs, sources_of
     from ..records.read import left_out_note, malformed_notes
+    from ..show.header import Header
     from ..show.shown import Catalogue, Shown
-    from ..tables.console import Header
-    from ..tables.labels import sources_in_words
     from .output import keep_cases
     from .streams import answer, note
 

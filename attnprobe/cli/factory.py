@@ -173,7 +173,7 @@ def measure_and_show(
     if not records:
         note(f"no cell falls to this part of the run; {session.path} is as it was")
         raise exit_of(records, ())
-    [view] = views(open_run(session.path, measured=records), drawing=output.drawing)
+    [view] = views(open_run(session.path, measured=records), style=output.style)
     results = judged(view.gate_lines, gates)
     with tolerate_write_errors(session.path) as lost:
         show(view, output, announced, gates_markdown(results))

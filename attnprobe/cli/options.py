@@ -118,7 +118,7 @@ def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue | No
 
 
 def as_shown(output: Output) -> dict[str, Any]:
-    """The arguments of `View.text`."""
+    """The arguments of `Shown.text`."""
     return {"format": output.format_, "columns": output.columns or ()}
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..judge.gates import GateResult
     from ..judge.junit import Case
     from ..show.shown import Drawn, Shown
-    from ..tables.view import Figure, View
 
 
 def shard_of_command() -> str | None:
@@ -34,7 +33,7 @@ MOST_FIGURES = 4  # of a kind that are named one by one
 KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
 
-def show(view: View | Shown, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
+def show(view: Shown, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
     """Print a view. A line on stderr says how many tables have none of the columns of the user's choice.
 
     Args:
@@ -53,7 +52,7 @@ def columns_of(output: Output) -> Sequence[str]:
     return () if output.format_ == "csv" else output.columns or ()
 
 
-def keep_files(view: View | Shown, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
+def keep_files(view: Shown, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
     """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
 
     Returns the files.
@@ -62,7 +61,7 @@ def keep_files(view: View | Shown, folder: Path, columns: Sequence[str] = ()) ->
     because those in the folder have the rows of all shards.
 
     Args:
-        columns: of the view's tables in Markdown and LaTeX (see `View.text`).
+        columns: of the view's tables in Markdown and LaTeX (see `Shown.text`).
     """
     from ..records.file import strict_json
     from ..records.outputs import write_output
@@ -101,9 +100,9 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
 
 def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
     """The files ``figures/STEM.svg``, ``figures/STEM-….svg`` and the like of one kind of figures in a folder."""
-    from ..figures.files import FILES
     from ..files import path_of
     from ..records.outputs import OUTPUTS
+    from ..show.styles import FILES
 
     if folder is None:
         return []
@@ -113,7 +112,7 @@ def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
     return []
 
 
-def draw(view: View | Shown, folder: Path, kinds: Collection[str]) -> list[Path]:
+def draw(view: Shown, folder: Path, kinds: Collection[str]) -> list[Path]:
     """Draw figures of a view into ``figures/``, and return their files. A shard draws nothing.
 
     Args:
@@ -138,10 +137,10 @@ def is_named(figure: str, kinds: Iterable[str]) -> bool:
     return any(f"{figure}-".startswith(f"{kind}-") for kind in kinds)
 
 
-def _drawn(figure: Figure | Drawn, folder: Path, named: bool) -> list[Path]:
+def _drawn(figure: Drawn, folder: Path, named: bool) -> list[Path]:
     """The files of one kind of figure. If there are none and the kind was ``named``, stderr has the reason."""
-    from ..figures.files import FILES
     from ..records.outputs import scratch, write_output
+    from ..show.styles import FILES
 
     with scratch(folder) as place:
         drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}

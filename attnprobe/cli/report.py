@@ -15,7 +15,6 @@ from .options import check_shown, kinds_from, output_of, shown_options, style_op
 if TYPE_CHECKING:
     from ..report import Report, Run
     from ..show.shown import Shown
-    from ..tables.view import View
 
 EPILOG = """\b
 Examples:
@@ -81,12 +80,12 @@ def report(
     """
     from ..errors import UsageError, unknown
     from ..experiments import experiment
-    from ..figures.drawing import Drawing, check_style
     from ..files import path_of, reading
     from ..frame.metric import ERROR
     from ..frame.papers import read_reference
     from ..records.outputs import PAGE, write_output
     from ..report import html_page, open_run, views
+    from ..show.styles import check_style
     from .output import columns_of, show
     from .streams import note
 
@@ -119,7 +118,7 @@ def report(
     reports = []
     for run, folder in zip(opened, folders, strict=True):
         with reading(run.path, UsageError, ": cannot be shown"):
-            shown_views = views(run, metric, papers, Drawing(style))
+            shown_views = views(run, metric, papers, style)
             for line in run.notes:
                 note(line)
             for view in shown_views:
@@ -145,7 +144,7 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
 
 
 def _rebuilt(
-    run: Run, shown: Sequence[View | Shown], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
+    run: Run, shown: Sequence[Shown], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
 ) -> Report:
     """Write a run's tables and figures to a folder, and return their names for the page.
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from .base import Experiment
 
 if TYPE_CHECKING:
+    from ..files import JsonObject
+    from ..frame.rows import RowTypes
     from ..records.read import ReadRecords
-    from ..records.shapes import Record, Shape
 
 
 EXPERIMENTS = (
@@ -65,12 +66,12 @@ def plot_kinds() -> list[str]:
 
 
 @cache
-def shape_of(command: str) -> Shape[Any] | None:
-    """The type of a command's records; None if `EXPERIMENTS` lacks the command."""
+def shape_of(command: str) -> RowTypes | None:
+    """The types of a command's rows; None if `EXPERIMENTS` lacks the command."""
     return experiment(command).part("record:SHAPE") if command in EXPERIMENTS else None
 
 
-def read_run(path: str | os.PathLike[str]) -> ReadRecords[Record]:
+def read_run(path: str | os.PathLike[str]) -> ReadRecords[JsonObject]:
     """The records of a file, or of a run's folder that its tables and figures show.
 
     Each is checked against the type of its command; see `read_typed`.

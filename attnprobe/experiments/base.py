@@ -1,51 +1,23 @@
-"""The parts of a command that measures: its request, its measurement, and the view of its records."""
+"""The parts of a command that measures: its request, its measurement, and the types of its rows."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..figures.drawing import Drawing
 from ..run.option import KEYS, options_of
 from ..timings import Timings
 
 if TYPE_CHECKING:
+    from ..frame.rows import RowTypes
     from ..judge.gates import Gated
     from ..run.cells import Cells
     from ..run.loop import Session
-    from ..tables.console import Header
-    from ..tables.table import Column, Tested
-    from ..tables.view import View
-
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Recorded(Generic[R]):
-    """The records of one command in a run's folder, and the other facts about that folder that a view needs.
-
-    Attributes:
-        records: in the order of the plan. header: the lines above tables and figures. folder: the run's.
-        config: the options of the run, from its manifest. missing: why cells have no map, by their keys.
-        metric: the metric of error figures, if one was chosen. references: values of papers.
-        tested: the paired test that tells methods from the best one (see `Tested`).
-        drawing: how figures are drawn.
-    """
-
-    records: Sequence[R]
-    header: Header
-    folder: Path
-    config: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    metric: str | None = None
-    references: Sequence[Any] = ()
-    tested: Tested | None = None
-    drawing: Drawing = field(default_factory=Drawing)
+    from ..show.shown import Catalogue
 
 
 @dataclass(frozen=True)
@@ -54,10 +26,7 @@ class Experiment:
 
     ========================  ============================================================================
     ``measure:NAMECells``     its `Cells`
-    ``record:SHAPE``          the type of its records
-    ``view:view``             makes the `View` of records
-    ``view:COLUMNS``          all columns that its tables may have
-    ``view:FIELDS``           the names of all fields that its rows may have
+    ``record:SHAPE``          the types of its rows
     ``setting:list_all``      the text of ``--list`` in a format, if its output options have it
     ========================  ============================================================================
 
@@ -104,33 +73,17 @@ class Experiment:
     def cells(self) -> type[Cells]:
         return self.part(f"measure:{self.name.title()}Cells")
 
-    def view(self, recorded: Recorded) -> View:
-        """The `View` of records, with all columns and fields that the command may have."""
-        return replace(self.part("view:view")(recorded), columns=self.columns, fields=self.fields)
-
     @property
-    def shape(self) -> Any:
-        """The type of its records or rows."""
+    def shape(self) -> RowTypes:
+        """The types of its rows."""
         return self.part("record:SHAPE")
 
     @property
-    def catalogue(self) -> Any:
-        """Its tables and figures as data; None if its cells are records."""
-        from ..frame.rows import RowTypes
+    def catalogue(self) -> Catalogue:
+        """Its tables and figures as data."""
         from ..show.shown import Catalogue
 
-        return Catalogue.of(self.name) if isinstance(self.shape, RowTypes) else None
-
-    @property
-    def columns(self) -> Sequence[Column]:
-        return self.part("view:COLUMNS") if self.catalogue is None else self.catalogue.columns
-
-    @property
-    def fields(self) -> Sequence[str]:
-        """The names of all fields that its CSV may have."""
-        from ..show.shown import fields
-
-        return self.part("view:FIELDS") if self.catalogue is None else fields(self.catalogue, self.shape)
+        return Catalogue.of(self.name)
 
     def measure(
         self,

@@ -155,3 +155,12 @@ def _name(error: BaseException) -> str:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def short_hashes(line: str) -> str:
+    """A line with every SHA-256 cut to its first 12 digits; JSON, Markdown and the manifest have all digits.
+
+    >>> short_hashes("sha256 " + 16 * "53aa")
+    'sha256 53aa53aa53aa…'
+    """
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", line)

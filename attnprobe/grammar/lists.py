@@ -47,6 +47,16 @@ def options_text(options: Mapping[str, object] | str | None) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
 
 
+def method_label(row: Mapping[str, Any]) -> str:
+    """The method of a row as the command line takes it, ``NAME[:k=v,…]``; empty for a row without a method.
+
+    >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
+    'skyformer:inverse=newton,ridge=0.001'
+    """
+    options = options_text(row.get("options"))
+    return (row["method"] or "") + (f":{options}" if options else "")
+
+
 def options_of(text: str) -> dict[str, Any]:
     """The options of a canonical text (see `options_text`), numbers and truth values as such.
 

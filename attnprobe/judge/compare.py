@@ -136,8 +136,8 @@ def compare(
     if statistic is not None and statistic not in JUDGED:
         raise unknown("statistic", statistic, JUDGED)
     one_run = a is b
-    a = _ready(a, all_layers)
-    b = a if one_run else _ready(b, all_layers)
+    a = ready(a, all_layers)
+    b = a if one_run else ready(b, all_layers)
     if pairs:
         a, b = related(a, b, pairs)
         _refuse_unmeasured(metrics, a, b)
@@ -154,7 +154,7 @@ def compare(
         pairing = None
         if ours is not None and others is not None:
             pairing = paired(ours, others, bool(pairs))
-            drafts += _drafts(pairing, metrics, statistic, key in common)
+            drafts += drafts_of(pairing, metrics, statistic, key in common)
         wanted = key in requested[0] | requested[1]
         for name, rows, used in (("A", ours, pairing and pairing.a), ("B", others, pairing and pairing.b)):
             if rows is None:
@@ -169,12 +169,12 @@ def compare(
                 )
     if not any(draft["tells"] for draft in drafts):
         raise UsageError(f"no line of both has a number in {' or '.join(metrics)}: nothing to compare")
-    rows = _judged(drafts, tolerance, level) + alone
+    rows = judged(drafts, tolerance, level) + alone
     rows.sort(key=lambda row: row["verdict"] != MISSING)  # these first
     return Comparison(rows, _notes(rows, level))
 
 
-def _ready(frame: Rows, all_layers: bool) -> Rows:
+def ready(frame: Rows, all_layers: bool) -> Rows:
     """The frame with every column that a comparison reads."""
     import pandas as pd
 
@@ -227,7 +227,7 @@ def _value(row: Any, name: str) -> Any:
     return None if pd.isna(row[name]) else row[name]
 
 
-def _drafts(pairing: Pairing, metrics: Sequence[str], statistic: str | None, counts: bool) -> list[dict[str, Any]]:
+def drafts_of(pairing: Pairing, metrics: Sequence[str], statistic: str | None, counts: bool) -> list[dict[str, Any]]:
     """A row before its verdict for each metric that either side has, or one row if the status decides."""
     a, b = pairing.a, pairing.b
     statuses = [STATUSES[max(map(STATUSES.index, side["status"]))] for side in (a, b)]
@@ -274,7 +274,7 @@ def _drafts(pairing: Pairing, metrics: Sequence[str], statistic: str | None, cou
     return drafts
 
 
-def _judged(drafts: Sequence[Mapping[str, Any]], tolerance: float, level: float) -> list[dict[str, Any]]:
+def judged(drafts: Sequence[Mapping[str, Any]], tolerance: float, level: float) -> list[dict[str, Any]]:
     """The rows with their verdicts; p-values are corrected over the lines of each table."""
     tables: dict[Any, dict[int, float]] = {}
     for number, draft in enumerate(drafts):
@@ -357,6 +357,15 @@ def _unknown_draws(*sides: Rows) -> str | None:
     return ", ".join(names) or None
 
 
+def doubts_of_draws(names: Iterable[str | None]) -> list[str]:
+    """Notes on methods whose heads are tested as independent, though that is not known of their draws."""
+    return [
+        f"{name}: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+        for name in dict.fromkeys(names)
+        if name
+    ]
+
+
 def _spoiled(rows: Rows) -> bool:
     """Whether a head has bad rows that no guard replaced."""
     if "bad_rows" not in rows:
@@ -436,11 +445,7 @@ def _notes(rows: Sequence[Mapping[str, Any]], level: float) -> list[str]:
     """Notes on draws that heads may share, methods that use all keys, and a false *worse* in any of several tables."""
     judged = [row for row in rows if row["metric"] in CHOICE and row["verdict"] in ("worse", "better")]
     dense = dict.fromkeys(row["metric"] for row in judged if 1 - max(row["a"] or 0, row["b"] or 0) < EQUAL)
-    unknown_of = dict.fromkeys(row["unknown_draws"] for row in rows if row["unknown_draws"])
-    notes = [
-        f"{names}: if its heads share random numbers, p is too small; then give it an option share_heads=true"
-        for names in unknown_of
-    ]
+    notes = doubts_of_draws(row["unknown_draws"] for row in rows)
     if dense:
         why = "a method that uses every key has 1, whatever its weights; compare tv, js or kl"
         notes.append(f"{', '.join(dense)}: {why}")

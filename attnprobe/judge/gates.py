@@ -12,10 +12,9 @@ from functools import partial
 
 from ..errors import nearest
 from ..files import Fields
+from ..frame.labels import at_label, source_heading
 from ..frame.metric import Metric
-from ..grammar.lists import options_text, parts, short_name
-from ..tables.labels import at_label, source_heading
-from ..tables.numbers import method_label
+from ..grammar.lists import method_label, options_text, parts, short_name
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max")
 ROUNDING = "≈"

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..experiments import EXPERIMENTS, experiment, shape_of
+from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..frame import Rows
+from ..frame.labels import TELLING, identity, source_labels
 from ..frame.metric import BENCH, METRICS
 from ..frame.read import frame_of
-from ..frame.rows import CELL, HEAD, RowTypes
+from ..frame.rows import CELL, HEAD
+from ..grammar.foreign import short_hashes
 from ..grammar.lists import options_text
 from ..records.file import NAMES, strict_json
-from ..tables.labels import TELLING, identity, source_labels
-from ..tables.numbers import short_hashes
 from .chance import LEVEL
 from .compare import TOLERANCE, Comparison, compare
 from .times import times
@@ -127,27 +127,30 @@ def _identity(cell: Fields) -> str:
 
 def _frame(cells: Sequence[Fields], command: str) -> Rows:
     """The frame that `compare` takes; a whole model has one row for each cell."""
+    one = experiment(command)
+    types = one.shape
+    labels = {cell["key"]: _identity(cell) for cell in cells}
+    kind = "time" if one.timed else HEAD
+    if one.whole and not {*one.compared} & {*types.kinds[HEAD].model_fields}:
+        kind = CELL
+    frame = frame_of(cells, types, kind, labels)
+    frame = times(frame) if one.timed else frame
+    return with_draws(frame, cells, one.whole).assign(source=lambda rows: [labels[key] for key in rows["key"]])
+
+
+def with_draws(frame: Rows, cells: Sequence[Fields], whole: bool) -> Rows:
+    """Rows of these cells with the columns on draws that `compare` takes.
+
+    Args:
+        whole: a cell is one value of the whole model, so that it has one row.
+    """
     import pandas as pd
 
-    types, one = shape_of(command), experiment(command)
-    labels = {cell["key"]: _identity(cell) for cell in cells}
-    if isinstance(types, RowTypes):
-        kind = "time" if one.timed else HEAD
-        if one.whole and not {*one.compared} & {*types.kinds[HEAD].model_fields}:
-            kind = CELL
-        frame = frame_of(cells, types, kind, labels)
-        frame = times(frame) if one.timed else frame
-    else:
-        from ..report.run import frame_of as frame_of_records
-
-        records: Any = {command: cells}
-        frame = frame_of_records(records)
-    if one.whole:
+    if whole:
         frame = frame.drop_duplicates("key").assign(head=pd.NA)
     by_key = {cell["key"]: cell for cell in cells}
     of_row = [by_key[key] for key in frame["key"]]
     return frame.assign(
-        source=[labels[key] for key in frame["key"]],
         options=[options_text(cell.get("options")) for cell in of_row],
         layers=[cell.get("layers") if cell.get("layer") is None else None for cell in of_row],
         requested=[cell.get("requested", True) for cell in of_row],

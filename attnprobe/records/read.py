@@ -21,7 +21,7 @@ from .file import CELL, SCHEMA, inputs_path, parse_shard
 
 if TYPE_CHECKING:
     from ..frame.rows import RowTypes
-    from .shapes import InputsRecord, Manifest, Record, Shape
+    from .shapes import InputsRecord, Manifest, Shape
 
 LONGEST = 64 * MIB  # of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
@@ -93,7 +93,7 @@ def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
     return read.records
 
 
-def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[Record]:
+def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[JsonObject]:
     """The records as `read_records` has them, checked against the type of their command; malformed ones are named.
 
     Other fields than those of the type are left out. Records of unknown commands stay as they are.
@@ -107,7 +107,7 @@ def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[R
     return _merged(_typed(_records(_files(path)), shape_of))
 
 
-def of_last_command(read: ReadRecords[Record], manifest: Manifest) -> ReadRecords[Record]:
+def of_last_command(read: ReadRecords[JsonObject], manifest: Manifest) -> ReadRecords[JsonObject]:
     """The records that tables and figures of a run's folder show: those of its last command, or all without one."""
     others = set(manifest.get("other_settings", ()))
     shown = [record for record in read.records if record["key"] not in others] or read.records

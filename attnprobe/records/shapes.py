@@ -1,12 +1,12 @@
-"""Records as types: the fields of every command's records, their checks, and their layout in rows."""
+"""The types of a source, of the statistics of inputs and of the manifest, with their checks."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, Never, NotRequired, TypeVar
 
@@ -22,7 +22,6 @@ LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every 
 WIDEST = 2**128  # of a seed
 DEEPEST = 8  # levels of objects and lists in facts
 SHOWN = 40  # characters of a value in a message
-COUNTED = ("bad_rows",)  # metrics without a null, which would be read as none
 
 
 def shallow(value: object, depth: int = 0) -> object:
@@ -78,48 +77,25 @@ class Source(TypedDict, total=False):
     fallback: list[str]
 
 
-class Record(TypedDict):
-    """The fields of every command's records."""
+class InputsRecord(TypedDict):
+    """Statistics of the Q, K and V of one layer, a line of ``inputs.jsonl``."""
 
     schema: Annotated[int, said("the version of this format")]
-    key: Annotated[Key, said("hash of everything that determines the cell's result")]
+    key: Annotated[Key, said("hash of everything that determines the statistics")]
     command: Annotated[str, said("the command that measured it")]
-    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], said("the result of the cell")]
+    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], said("the result")]
     source: Annotated[
         Annotated[Source, BeforeValidator(shallow)],
         said("the origin of Q, K and V: names, hashes, seeds; it may have more fields than these"),
     ]
-    options: Annotated[Facts, said("the method's options that differ from their defaults")]
     window: Annotated[Count, said("the number of the text window")]
     heads: Annotated[list[Count], said("the numbers of the heads, in the order of all lists", min_length=1)]
     n: Annotated[Count, said("tokens", ge=1)]
+    layer: Annotated[Count, said("the layer")]
     run: NotRequired[Annotated[str, said("the name of the run's folder")]]
     reason: NotRequired[Annotated[str | None, said("the reason if the status is not ok")]]
-    d: NotRequired[Annotated[Count | None, said("the budget; null if there is none")]]
-    target: NotRequired[Annotated[str | None, said("the exact matrix: softmax or gaussian")]]
-    repeat: NotRequired[Annotated[Count | None, said("the number of the repeat, from 0")]]
-    seed: NotRequired[Annotated[Seed | None, said("the seed of the method's draws")]]
-    requested: NotRequired[Annotated[bool, said("false for rows that attnprobe added")]]
-    reference: NotRequired[Annotated[bool, said("true for a yardstick such as V-Mean")]]
-    family: NotRequired[Annotated[str | None, said("the method's family")]]
-    method_file: NotRequired[
-        Annotated[Facts | None, said("file and hash of a user's method; whether heads share draws")]
-    ]
     duplicates: NotRequired[Annotated[Count | None, said("rows of Q, K and V that are equal to another row")]]
-    draws_hash: NotRequired[Annotated[str | None, said("hash of the method's random draws")]]
     seconds: NotRequired[Annotated[Number | None, said("time; the only field that varies between runs")]]
-
-
-class Place(Record):
-    """A record of one layer."""
-
-    layer: Annotated[Count, said("the layer")]
-
-
-class InputsRecord(Place):
-    """Statistics of the Q, K and V of one layer, in ``inputs.jsonl``."""
-
-    options: NotRequired[Facts]  # type: ignore[reportIncompatibleVariableOverride]  # it is of no method
     metrics: Annotated[dict[str, PerHead], said("statistics by name, one number for each head")]
 
 
@@ -171,20 +147,15 @@ def _nothing(record: object) -> Iterator[Never]:
 
 @dataclass(frozen=True)
 class Shape(Generic[R]):
-    """A type of records: it checks them, and lays them out as rows of a frame.
+    """A type of objects in a file, and their checks.
 
     Attributes:
-        type: the type. problems: what else is wrong with a record that has this type, such as lists without an entry
-            for each head. rows: its rows in a frame, without the fields that are one value: every row has these; a
-            record without rows has one of them. columns: what those rows hold. tidied: a row of the frame, of one
-            with lists.
+        type: the type. problems: what else is wrong with an object that has this type, such as lists without an entry
+            for each head.
     """
 
     type: type[R]
     problems: Callable[[R], Iterable[str]] = _nothing
-    rows: Callable[[R], Iterable[JsonObject]] = _nothing
-    columns: Mapping[str, str] = field(default_factory=dict)
-    tidied: Callable[[JsonObject], JsonObject] = lambda row: row
 
     @cached_property
     def _adapter(self) -> TypeAdapter[R]:
@@ -258,37 +229,12 @@ def _brief(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def lists_of(record: Fields, names: Iterable[str]) -> dict[str, list[Any]]:
-    """The lists of a record that have these names, without those that are missing or null."""
-    return {name: record[name] for name in names if record.get(name) is not None}
-
-
-def unequal(prefix: str, lists: Fields, heads: Sequence[int]) -> Iterator[str]:
-    """The problems of named lists, in the field ``prefix``, that must have an entry for each of the heads."""
-    for name, values in lists.items():
-        if len(values) != len(heads):
-            yield f"field {prefix}{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"
-        elif name in COUNTED and None in values:
-            yield f"field {prefix}{name}: expected a number for each head, got null"
-
-
 def per_head(record: Fields) -> Iterator[str]:
     """The problems of a record whose metrics all have an entry for each head."""
-    return unequal("metrics.", record["metrics"], record["heads"])
-
-
-def by_name(lists: Fields, index: int) -> JsonObject:
-    """The entries of one head, by the names of their lists."""
-    return {name: values[index] for name, values in lists.items()}
-
-
-def flat(name: str, value: object) -> JsonObject:
-    """A value as columns: an object has one for each of its keys.
-
-    >>> flat("d", 4), flat("cond_at", {"1": 2.0, "2": 3.0})
-    ({'d': 4}, {'cond_at[1]': 2.0, 'cond_at[2]': 3.0})
-    """
-    return {f"{name}[{key}]": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+    heads = record["heads"]
+    for name, values in record["metrics"].items():
+        if len(values) != len(heads):
+            yield f"field metrics.{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"
 
 
 INPUTS = Shape(InputsRecord, per_head)

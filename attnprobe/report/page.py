@@ -19,15 +19,13 @@ from typing import Any
 from urllib.parse import quote
 
 from ..arguments import checked
-from ..grammar.foreign import one_line
+from ..grammar.foreign import one_line, short_hashes
 from ..records.file import STATUSES, strict_json
 from ..show.grid import Grid
 from ..show.notes import notes
 from ..show.shown import Shown
+from ..show.table import KEY
 from ..show.writers.text import cell_text
-from ..tables.numbers import short_hashes
-from ..tables.table import Table
-from ..tables.view import View
 from .run import Run
 
 FOLDER = Path(__file__).parent
@@ -48,7 +46,7 @@ class Report:
     """
 
     run: Run
-    views: Sequence[View | Shown]
+    views: Sequence[Shown]
     figures: Sequence[Path] = ()
     files: Sequence[str] = ()
 
@@ -162,7 +160,7 @@ def _when(start: Any, end: Any) -> str:
     return f"{first.strftime(day + moment)}{until} UTC"
 
 
-def _tiles(run: Run, views: Sequence[View | Shown]) -> Iterator[dict[str, Any]]:
+def _tiles(run: Run, views: Sequence[Shown]) -> Iterator[dict[str, Any]]:
     records: list[Mapping[str, Any]] = [*run.everything]
     yield _tile(len(records), "cell")
     statuses = Counter(record["status"] for record in records)
@@ -211,17 +209,20 @@ def _captioned(path: Path) -> tuple[str, str]:
     return parts[0].strip(), parts[1].strip() if len(parts) > 1 else ""
 
 
-def _part(view: View | Shown, id: str) -> dict[str, Any]:
-    shown = [one for one in (view, view.inputs) if one is not None]
-    groups = [{"tables": [_table(table) for table in one.tables], "legend": " ".join(one.full_legend)} for one in shown]
-    return {"id": id, "command": view.command, "groups": groups}
+def _part(view: Shown, id: str) -> dict[str, Any]:
+    every = [view, *view.companions, *([view.inputs] if view.inputs else [])]
+    return {"id": id, "command": view.command, "tables": [_table(grid) for one in every for grid in one.tables]}
 
 
-def _grid(grid: Grid) -> dict[str, Any]:
+def _table(grid: Grid) -> dict[str, Any]:
     """A filled table as the template's data."""
     sides = ["left" if words else "right" for words in grid.words]
     heads = [
-        {"side": side, "name": column.title, "spare": None} for side, column in zip(sides, grid.columns, strict=True)
+        {
+            **{"side": side, "name": column.title, "meaning": column.meaning},
+            "spare": column.priority if column.priority < KEY else None,
+        }
+        for side, column in zip(sides, grid.columns, strict=True)
     ]
     lines = []
     for line in grid.cells:
@@ -236,25 +237,6 @@ def _grid(grid: Grid) -> dict[str, Any]:
     return {"caption": grid.caption, "heads": heads, "lines": lines, "notes": notes_below}
 
 
-def _table(table: Table | Grid) -> dict[str, Any]:
-    """A table as the template's data: headings, and cells with their sort keys and whether they are the best."""
-    if isinstance(table, Grid):
-        return _grid(table)
-    sides, spare, best = table.sides, table.spare, {*table.best}
-    heads = [
-        {"side": side, "name": name, "spare": spare.index(name) if name in spare else None}
-        for side, name in zip(sides, table.headings, strict=True)
-    ]
-    lines = [
-        [
-            {"side": sides[column], "text": text, "key": _key(text), "best": (place, column) in best}
-            for column, text in enumerate(line)
-        ]
-        for place, line in enumerate(table.lines)
-    ]
-    return {"caption": table.caption, "heads": heads, "lines": lines, "notes": table.notes}
-
-
 def _key(text: str) -> str:
     """The number at the beginning of a cell, its sort key; empty without one.
 
@@ -265,7 +247,7 @@ def _key(text: str) -> str:
     return number[1].replace("−", "-").replace("∞", "1e999") if number else ""
 
 
-def _provenance(run: Run, views: Sequence[View | Shown]) -> Iterator[dict[str, Any]]:
+def _provenance(run: Run, views: Sequence[Shown]) -> Iterator[dict[str, Any]]:
     """Tables of the manifest: the run, its options, its sources and the versions."""
     manifest: Mapping[str, Any] = {**run.manifest}
     facts = {name: manifest[name] for name in RUN_FACTS if manifest.get(name) is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from ..arguments import checked
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
+from ..frame.inputs import inputs_frame
+from ..frame.labels import identity, measured_words, source_labels
 from ..frame.maps import maps_of
-from ..frame.metric import METRICS
-from ..frame.read import frame_of as frame_of_cells
-from ..frame.read import typed
-from ..frame.rows import HEAD, CellLine, RowTypes
+from ..frame.read import frame_of
+from ..frame.rows import HEAD
 from ..grammar.lists import options_text
-from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
+from ..records.file import LOWER_BOUND, STATUSES, missing_maps
 from ..records.read import (
     Malformed,
     left_out_note,
@@ -29,16 +29,13 @@ from ..records.read import (
     read_manifest,
     read_typed,
 )
-from ..records.shapes import flat
-from ..tables.console import Header
-from ..tables.inputs import input_lines, input_rows
-from ..tables.labels import identity, measured_words, scale_of, source_labels
-from ..tables.numbers import method_label
+from ..show.header import Header
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..records.shapes import InputsRecord, Manifest, Record, Source
+    from ..files import JsonObject
+    from ..records.shapes import InputsRecord, Manifest, Source
 
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
@@ -56,7 +53,7 @@ class Run:
     """
 
     path: Path
-    records: Mapping[str, list[Record]]
+    records: Mapping[str, list[JsonObject]]
     manifest: Manifest = field(default_factory=dict)  # type: ignore[assignment]  # no field of it is required
     left_out: tuple[int, int] = (0, 0)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +74,7 @@ class Run:
         return f"<Run {self.path}: {'; '.join(parts)}>"
 
     @property
-    def everything(self) -> list[Record]:
+    def everything(self) -> list[JsonObject]:
         return [record for of_command in self.records.values() for record in of_command]
 
     @property
@@ -111,23 +108,12 @@ class Run:
         if command not in self.records:
             raise unknown("command of the run", command, list(self.records))
         cells, types = self.records[command], shape_of(command)
-        if not isinstance(types, RowTypes):
-            return frame_of({command: cells})
-        if kind == "inputs":
-            return self._inputs(cells)
+        assert types is not None  # a run holds commands that are known alone
         of_sources = source_labels(cells)
+        if kind == "inputs":
+            return inputs_frame(self.inputs, cells, of_sources)
         labels = {cell["key"]: of_sources[identity(cell["source"])] or "" for cell in cells}
-        return maps_of(cells, self.path, labels) if kind == "map" else frame_of_cells(cells, types, kind, labels)
-
-    def _inputs(self, cells: Sequence[Record]) -> DataFrame:
-        """The statistics of the inputs of these cells, a row for each layer, window and head."""
-        import pandas
-
-        rows = [{**row, "source": row["source"] or ""} for row in input_rows(self.inputs, cells)]
-        frame = typed(pandas.DataFrame(rows), CellLine)
-        return frame.astype(
-            {name: "Float64" for name in frame if name in METRICS and name not in CellLine.model_fields}
-        )
+        return maps_of(cells, self.path, labels) if kind == "map" else frame_of(cells, types, kind, labels)
 
     def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
         """Draw one panel of a figure on an axis of matplotlib, in the caller's own style.
@@ -150,7 +136,7 @@ class Run:
 
         return plot_panel(self, kind, ax, panel, legend)
 
-    def header(self, records: Sequence[Record]) -> Header:
+    def header(self, records: Sequence[JsonObject]) -> Header:
         """The header of tables and figures: facts that all sources share once, the others for each source."""
         described, facts = self._described(), {}
         labels = source_labels(records)
@@ -163,8 +149,7 @@ class Run:
         warnings = list(dict.fromkeys(line for fact, _ in own.values() for line in fact.get("fallback") or ()))
         by_label = {str(labels[key]): fact for key, (fact, _) in own.items()}
         source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
-        rows = input_rows(self.inputs, records)
-        return Header(source, [*own_lines, *shared], warnings, rows, input_lines(rows), measured_words(records))
+        return Header(source, [*own_lines, *shared], warnings, measured_words(records))
 
     def _described(self) -> dict[str, tuple[Source, list[str]]]:
         """The manifest's facts of each source and its lines on them, by `identity`."""
@@ -177,7 +162,7 @@ class Run:
 
 
 @checked()
-def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
+def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> Run:
     """Read a run's folder. Records are in the order of the plan, even after interruptions.
 
     Lines that are no records are in `Run.malformed`, each with its file, line and field.
@@ -211,7 +196,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
         raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
     written = {record["key"]: record for record in read.records}
     records = read.records if measured is None else [written.get(record["key"], record) for record in measured]
-    by_command: dict[str, list[Record]] = {}
+    by_command: dict[str, list[JsonObject]] = {}
     for record in records:
         by_command.setdefault(record["command"], []).append(record)
     shown = {command: _ordered(group, manifest) for command, group in by_command.items() if command in EXPERIMENTS}
@@ -228,7 +213,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     return Run(path, shown, manifest, counts, missing_maps(path), inputs.records, malformed)
 
 
-def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
+def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObject]:
     """The records in the order of the plan, the order of an uninterrupted run; without a plan, unchanged."""
     sources = manifest.get("source")
     sources = sources if isinstance(sources, list) else [sources]
@@ -303,65 +288,3 @@ def _described(facts: Mapping[str, Any]) -> list[str]:
     known = {name: fact for name, fact in facts.items() if fact is not None and name != "fallback"}
     lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in known.items()]
     return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]
-
-
-# what the rows of every command hold, beside every other field of the record that is one value
-COLUMNS = {
-    "command": "the command that measured it",
-    "key": "the cell",
-    "status": "`ok`, `skipped`, `failed` or `diverged`",
-    "reason": "the reason if the status is not ok",
-    "source": "the facts in which the sources of a run differ; empty for one source",
-    "weights": "pretrained, initialized or initialized-qkv",
-    "scale_inputs": "the factor of the scores",
-    "name": "the method with its options, as in tables; empty for a matrix",
-    "method": "the method; empty for a matrix",
-    "options": "its options that differ from their defaults, as JSON",
-    "target": "the exact matrix: softmax or gaussian",
-    "requested": "false for rows that attnprobe added",
-    "reference": "true for a yardstick",
-    "n": "tokens",
-    "d": "the budget",
-    "window": "the number of the text window",
-    "layer": "the layer",
-    "repeat": "the number of the repeat",
-    "seed": "the seed of the draws",
-    "family": "the method's family",
-    "duplicates": "rows of Q, K and V that are equal to another row",
-    "seconds": "time of the cell",
-    "draws_hash": "a hash of the random draws",
-    "head": "the head",
-}
-ELSEWHERE = ("schema", "run")  # the same in all rows of a run's folder
-INTEGERS = ("n", "d", "window", "layer", "repeat", "head", "duplicates")  # a seed may have more than 64 bits
-
-
-def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
-    """The records of each command as one frame. Integers have pandas' type ``Int64``, which has missing values."""
-    import pandas
-
-    rows = [row for command, of_command in records.items() for row in _rows(command, of_command)]
-    return pandas.DataFrame(rows).astype({name: "Int64" for name in INTEGERS})
-
-
-def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    shape = shape_of(command)
-    assert shape is not None  # a run holds commands that are known alone
-    labels = source_labels(records)
-    for record in records:
-        facts = {
-            "source": labels[identity(record["source"])],
-            "weights": record["source"].get("weights"),
-            "scale_inputs": scale_of(record["source"]),
-            "options": strict_json(record["options"]),
-            "name": method_label(record) if record.get("method") else None,
-        }
-        values = {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
-        shared = dict.fromkeys(COLUMNS) | values | facts
-        for row in list(shape.rows(record)) or [{}]:
-            yield {
-                column: value
-                for name, field in (shared | shape.tidied(row)).items()
-                if name not in ELSEWHERE
-                for column, value in flat(name, field).items()
-            }

@@ -18,7 +18,6 @@ from ..frame.rows import CELL, RowTypes
 from ..grammar.lists import options_text
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
-from ..records.shapes import Shape
 from ..sources import Source
 from ..sources.queries import Queries
 from ..timings import Timings
@@ -82,8 +81,8 @@ class Cells(Generic[R, C, I]):
     """
 
     command: ClassVar[str]
-    shape: ClassVar[Shape | RowTypes]
-    blank: ClassVar[Fields] = {"metrics": {}, "draws_hash": None, "duplicates": None}
+    shape: ClassVar[RowTypes]
+    blank: ClassVar[Fields] = {"draws_hash": None, "duplicates": None}
     may_be_empty: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
@@ -362,9 +361,6 @@ def record_of(cells: Cells, place: Place, cell: Cell, run: str, result: Fields) 
         **cells.blank,
         **result,
     }
-    if not isinstance(cells.shape, RowTypes):
-        return record
-    record.pop("metrics", None)
     return {"rows": [], **record, "kind": CELL, "options": options_text(record.get("options"))}
 
 

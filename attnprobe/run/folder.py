@@ -24,7 +24,7 @@ from .option import KEYS, Option, options_of
 from .provenance import device_name, git_commit, threads, versions
 
 if TYPE_CHECKING:
-    from ..records.shapes import Record
+    from ..files import JsonObject
     from .topics.running import RunRequest
 
 
@@ -131,7 +131,7 @@ def _in_order(
                 notify(f"{error}; the manifest does not tell how the run ended")
 
 
-def held_already(request: RunRequest, cells: Cells) -> dict[str, Record]:
+def held_already(request: RunRequest, cells: Cells) -> dict[str, JsonObject]:
     """The records of a request's folder by key; empty if there is no folder yet."""
     return {} if request.out is None else _earlier(path_of(request.out), cells)
 
@@ -217,7 +217,7 @@ def _has_records(path: Path) -> bool:
     return any(file.is_file() and file.stat().st_size for file in path.glob("records*.jsonl"))
 
 
-def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda line: None) -> dict[str, Record]:
+def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda line: None) -> dict[str, JsonObject]:
     """The records that a folder already has, by key. ``notify`` gets a line for each malformed record."""
     if not _has_records(path):
         return {}

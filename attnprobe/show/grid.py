@@ -109,7 +109,7 @@ def grids(frame: DataFrame, table: Table, columns: Sequence[str] | None = None, 
     Raises:
         UsageError: a field that is neither a metric nor a column of the frame.
     """
-    chosen, rows = table.chosen(columns), _rows(frame, table)
+    chosen, rows = table.chosen(columns), selected(frame, table)
     if rows.empty:
         return []
     lines = summarised(frame, table, _metrics_of(chosen), each)
@@ -149,11 +149,10 @@ def summarised(
     """
     from ..frame.summary import summary
 
-    rows = _rows(frame, table)
+    rows = selected(frame, table)
     if not table.by:
         return rows.reset_index(drop=True)
-    last = [name for name in OF_SERIES if name in rows and name not in table.pooled]
-    by = list(dict.fromkeys([*table.each, *each, *table.by, *last]))
+    by = line_keys(rows, table, each)
     known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
     lines = summary(rows, by, known if metrics is None else metrics, table.cluster)
     if table.of_groups:
@@ -162,6 +161,12 @@ def summarised(
     if "reference" in lines:
         lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
     return lines
+
+
+def line_keys(rows: DataFrame, table: Table, each: Sequence[str] = ()) -> list[str]:
+    """The columns that tell the lines of a table apart, and those that are the same in all rows of a line."""
+    last = [name for name in OF_SERIES if name in rows and name not in table.pooled]
+    return list(dict.fromkeys([*table.each, *each, *table.by, *last]))
 
 
 def with_computed(lines: DataFrame, table: Table, each: Sequence[str] = ()) -> DataFrame:
@@ -196,7 +201,7 @@ def legend(table: Table) -> Grid:
     )
 
 
-def _rows(frame: DataFrame, table: Table) -> DataFrame:
+def selected(frame: DataFrame, table: Table) -> DataFrame:
     """The rows that the table selects. A metric that was not measured is missing in all rows."""
     frame = table.prepared(frame) if table.prepared else frame
     unmeasured = {name: math.nan for name in re.findall(r"\w+", table.rows) if name in METRICS and name not in frame}
@@ -242,10 +247,10 @@ def _groups(frame: DataFrame, names: Sequence[str]) -> list[DataFrame]:
 
 def _keys(group: DataFrame, names: Iterable[str]) -> Keys:
     """The values of these columns in the first row."""
-    return {name: _plain(group[name].iloc[0]) for name in names}
+    return {name: plain(group[name].iloc[0]) for name in names}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value of a frame as one of Python, words on one line; None if it is missing."""
     if isinstance(value, str):
         return one_line(value)
@@ -259,13 +264,13 @@ def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
     """The cells of a column, a cell for each line."""
     values = column.value.function(lines) if isinstance(column.value, Computed) else lines[column.value]
     further = {name: getattr(column, name) for name in ("low", "high", "half", "of", "limit")}
-    parts = {name: [*map(_plain, lines[of])] for name, of in further.items() if of}
+    parts = {name: [*map(plain, lines[of])] for name, of in further.items() if of}
     doubts = [f"{name}.fragile" for name in column.shown if f"{name}.fragile" in lines]
     doubtful = [*map(any, lines[doubts].to_numpy(bool))]
     if column.flag:
         doubtful = [doubt or above > 0 for doubt, above in zip(doubtful, lines[column.flag], strict=True)]
     cells = []
-    for number, value in enumerate(map(_plain, values)):
+    for number, value in enumerate(map(plain, values)):
         if value is None or isinstance(value, Cell):
             cells.append(value or Cell())
             continue
@@ -285,7 +290,7 @@ def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFram
     rivals: dict[tuple[Value, ...], dict[int, float]] = {}
     for number, value in values.items():
         if isinstance(value, (int, float)) and math.isfinite(value):
-            group = tuple(_plain(lines[name].iloc[number]) for name in table.rivals)
+            group = tuple(plain(lines[name].iloc[number]) for name in table.rivals)
             rivals.setdefault(group, {})[number] = value
     best = min if column.best == "smaller" else max
     leading = {(number, best(group.values())) for group in rivals.values() if len(group) > 1 for number in group}
@@ -341,7 +346,7 @@ def _reasons(table: Table, lines: DataFrame, flags: Sequence[Flag | None]) -> li
     """Why lines failed or were skipped. Budgets of a method with one reason share a note."""
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for number, flag in enumerate(flags):
-        reason: Any = _plain(lines["reason"].iloc[number]) if "reason" in lines else None
+        reason: Any = plain(lines["reason"].iloc[number]) if "reason" in lines else None
         if flag in OF_STATUS.values() and reason:
             keys = _keys(lines.iloc[[number]], table.by)
             d = keys.pop("d", None)

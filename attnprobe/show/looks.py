@@ -23,9 +23,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 from ..errors import unknown
 from ..files import path_of, reading
 from ..frame.metric import METRICS
+from .styles import STYLES
 
 HERE = Path(__file__).parent
-STYLES = ("paper", "slide")
 MPLSTYLE = ".mplstyle"
 PAGE = 9.0  # inches: the largest height of a figure in a paper
 Ends = tuple[float, float]
@@ -154,14 +154,14 @@ def styled(style: str) -> Iterator[None]:
         UsageError: no such style, or a line in it that matplotlib does not know.
     """
     ours = HERE / f"{style if style in STYLES else STYLES[0]}{MPLSTYLE}"
-    settings: Any = {**matplotlib.rc_params_from_file(ours, use_default_template=False), **_given(style)}
+    settings: Any = {**matplotlib.rc_params_from_file(ours, use_default_template=False), **given(style)}
     with matplotlib.rc_context(settings):
         yield
 
 
 def grows(style: str) -> bool:
     """Whether a figure's height may grow with its panels: not on a slide, nor at a size that the user gives."""
-    return style != "slide" and "figure.figsize" not in _given(style)
+    return style != "slide" and "figure.figsize" not in given(style)
 
 
 def size_of(setting: str) -> float:
@@ -170,7 +170,7 @@ def size_of(setting: str) -> float:
     return FontProperties(size=settings[setting]).get_size_in_points()
 
 
-def _given(style: str) -> dict[str, Any]:
+def given(style: str) -> dict[str, Any]:
     """What the user's matplotlibrc and a style of matplotlib's set."""
     given = dict(matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False))
     if style not in STYLES:

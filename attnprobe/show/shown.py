@@ -14,7 +14,8 @@ from ..frame.metric import METRICS
 from ..frame.rows import CELL
 from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
-from .grid import Grid, grids, summarised, with_computed
+from .grid import Grid, grids, selected, summarised, with_computed
+from .header import Header
 from .table import Column, Table
 from .writers import check_format, csv, json_rows, jsonl, latex, markdown, terminal
 from .writers.markdown import escaped
@@ -83,7 +84,7 @@ class Shown:
         inputs: the statistics of Q, K and V as tables of their own; None if the run has none. companions: further
             tables of the run.
         apart: columns of `Table.within` whose values have grids of their own.
-        best: names the best method at each place and budget (see `attnprobe.compare.best`).
+        best: names the best method at each place and budget (see `attnprobe.judge.best.Best`).
         metric: what figures show in place of the main metric. overlay: values of papers (see `sheets`).
         remarks: what is said where a figure of this kind of rows is drawn.
     """
@@ -91,7 +92,7 @@ class Shown:
     command: str
     catalogue: Catalogue
     frame: Callable[[str], DataFrame]
-    header: Any
+    header: Header
     run: str | None = None
     columns: Sequence[str] = ()
     style: str = "paper"
@@ -147,7 +148,8 @@ class Shown:
             frame = self.frame(table.kind)
             pooled = [()] if len(frame["layer"].dropna().unique()) > 1 else []
             for each in dict.fromkeys((*pooled, table.within)):
-                found += self.best.methods(summarised(frame, table, [table.metric, "realised_d"], each), table)
+                lines = summarised(frame, table, [table.metric, "realised_d"], each)
+                found += self.best.methods(selected(frame, table), lines, table, each)
         return found
 
     def with_columns(self, names: Sequence[str]) -> Shown:
@@ -177,7 +179,6 @@ class Shown:
         format: str,
         width: int | None = None,
         columns: Sequence[str] = (),
-        full: bool = False,
         above: Sequence[str] = (),
     ) -> str:
         """The tables in a format of `attnprobe.show.writers.FORMATS`, without a final newline.
@@ -186,8 +187,8 @@ class Shown:
         has lines.
 
         Args:
-            width: the terminal's. columns: names of columns of tables. full: whether all facts of the source stand
-                above. above: lines of Markdown that stand first in ``github``.
+            width: the terminal's. columns: names of columns of tables. above: lines of Markdown that stand first in
+                ``github``.
         """
         check_format(format, columns)
         if format == "json":
@@ -211,14 +212,7 @@ class Shown:
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
         last = [] if self.run is None else [f"run: {one_line(self.run)}"]
-        return "\n".join([*self._above(full), "", text, *last])
-
-    def _above(self, full: bool) -> list[str]:
-        """What was measured in plain words, then warnings that were not told yet."""
-        header = self.header
-        told = [f"! {line}" for line in header.warnings if line not in header.announced]
-        facts = header.facts if full or not header.first else header.remarks
-        return [*map(one_line, [*filter(None, [header.first]), *facts, *told, *(header.measured if full else ())])]
+        return "\n".join([*map(one_line, self.header.above), "", text, *last])
 
     @property
     def figures(self) -> dict[str, Drawn]:
@@ -266,10 +260,6 @@ class Shown:
         if not len(rows):
             raise UsageError(f"{name}: {figure.nothing}")
         return draw(rows, figure, self.style, ax, methods=self.frame(CELL), overlay=overlay, panel=panel)
-
-    @property
-    def full_legend(self) -> list[str]:
-        return []
 
     @property
     def gate_lines(self) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ import csv
 import io
 import json
 import math
-import random
 
+import pandas as pd
 import pytest
 import torch
 from error_rows import judged as lines_of
@@ -13,17 +13,16 @@ from error_rows import shown_of
 from inputs import make
 from safetensors.torch import save_file
 
-from attnprobe.records.shapes import by_name
-from attnprobe.tables.long import DOUBTFUL, FRAGILE, STATISTICS, described
+from attnprobe.frame.summary import FRAGILE, STATISTICS, summary
 
 ALL = list(STATISTICS[:-1])
 SOUND = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0]
 
 
 def heads(values, rounded, metric="output_spectral", window=0, **metrics):
-    """The long rows of the heads of one cell."""
-    fields = {metric: values, "rounded_rows": rounded, **metrics}
-    return [{"window": window, **by_name(fields, place)} for place in range(len(values))]
+    """The rows of the heads of one cell."""
+    columns = {"method": "x", "window": window, metric: values, "rounded_rows": rounded, **metrics}
+    return pd.DataFrame(columns).convert_dtypes()
 
 
 def with_rounded(value, doubtful=1):
@@ -31,14 +30,20 @@ def with_rounded(value, doubtful=1):
     return heads([*SOUND, *[value] * doubtful], [0.0] * len(SOUND) + [90.0] * doubtful)
 
 
+def described(rows, metric="output_spectral"):
+    """The statistics of the heads, and the names of the fragile ones."""
+    [line] = summary(rows, ["method"], [metric]).to_dict("records")
+    flags = [name for name in ALL if line.get(f"{metric}.{name}.fragile")]
+    return {name: line[f"{metric}.{name}"] for name in ALL}, flags
+
+
 def fragile(rows, metric="output_spectral"):
-    """The names of the fragile statistics."""
-    return [name for name in described(rows, [metric])["fragile"].get(metric, {}) if name != DOUBTFUL]
+    return described(rows, metric)[1]
 
 
 @pytest.mark.parametrize("value", [90.0, 120.0])  # as one head gives on other machines
 def test_a_head_with_rounded_rows_carries_the_mean_and_the_maximum_alone(value):
-    assert fragile(with_rounded(value)) == ["mean", "max"]
+    assert fragile(with_rounded(value)) == ["mean", "max", "sum"]
 
 
 @pytest.mark.parametrize("value", [1.0, 1.55, 2.0])
@@ -53,11 +58,11 @@ def test_heads_without_bad_rows_carry_nothing_however_large():
 @pytest.mark.parametrize(
     ("doubtful", "expected"),
     [
-        (1, ["mean", "max"]),
-        (2, ["mean", "p90", "max"]),
-        (10, ["mean", "p90", "max"]),
-        (11, ["mean", "median", "p90", "max"]),
-        (12, ["mean", "median", "p90", "max"]),
+        (1, ["mean", "max", "sum"]),
+        (2, ["mean", "p90", "max", "sum"]),
+        (10, ["mean", "p90", "max", "sum"]),
+        (11, ["mean", "median", "p90", "max", "sum"]),
+        (12, ["mean", "median", "p90", "max", "sum"]),
     ],
 )
 def test_quantiles_are_carried_once_enough_heads_have_rounded_rows(doubtful, expected):
@@ -65,13 +70,13 @@ def test_quantiles_are_carried_once_enough_heads_have_rounded_rows(doubtful, exp
 
 
 def test_the_standard_error_is_carried_by_a_window_with_rounded_rows():
-    rows = heads(SOUND, [0.0] * 11) + heads([*SOUND[:-1], 90.0], [0.0] * 10 + [3.0], window=1)
-    assert fragile(rows) == ["mean", "se", "max"]
+    sound, rounded = heads(SOUND, [0.0] * 11), heads([*SOUND[:-1], 90.0], [0.0] * 10 + [3.0], window=1)
+    assert fragile(pd.concat([sound, rounded])) == ["mean", "se", "max", "sum"]
 
 
 def test_where_all_heads_have_rounded_rows_no_statistic_is_reproducible():
     first, second = (heads([1.0, 2.0], [1.0, 2.0], window=window) for window in range(2))
-    assert fragile(first + second) == ALL
+    assert fragile(pd.concat([first, second])) == ALL
     assert fragile(first) == [name for name in ALL if name != "se"]
 
 
@@ -82,7 +87,7 @@ def test_the_share_from_which_on_a_statistic_is_fragile(by, expected):
 
 def test_a_smallest_cosine_is_carried_from_below():
     rows = heads([0.9] * 5 + [-0.6], [0] * 5 + [3], "output_cosine_min")
-    assert fragile(rows, "output_cosine_min") == ["mean", "p10", "min"]
+    assert fragile(rows, "output_cosine_min") == ["mean", "p10", "min", "sum"]
 
 
 @pytest.mark.parametrize("metric", ["bad_rows", "inverse_residual", "visited_fraction", "delta", "kernel_spectral"])
@@ -90,16 +95,15 @@ def test_metrics_that_no_normaliser_divides_are_never_fragile(metric):
     assert fragile(heads([*SOUND, 900.0], [0.0] * 11 + [9.0], metric), metric) == []
 
 
-def test_values_that_are_not_finite_and_absent_metrics_count_for_nothing():
-    rows = heads([*SOUND, None, float("inf")], [0.0] * 11 + [9.0, 9.0])
-    assert fragile(rows) == [] and fragile(rows, "matrix_spectral") == [] and fragile([]) == []
+def test_missing_values_and_absent_metrics_count_for_nothing():
+    rows = heads([*SOUND, None], [0.0] * 11 + [9.0])
+    assert fragile(rows) == [] and fragile(rows.assign(matrix_spectral=math.nan), "matrix_spectral") == []
 
 
 def test_a_fragile_statistic_differs_between_two_runs_and_the_others_agree():
     """The bad head's error moves by a fifth, as with another number of threads; nothing that is not named moves."""
-    runs = [described(with_rounded(value), ["output_spectral"]) for value in (90.0, 108.0)]
-    one, other = (run["metrics"]["output_spectral"] for run in runs)
-    assert [name for name in ALL if one[name] != other[name]] == [*runs[0]["fragile"]["output_spectral"]][1:]
+    (one, flags), (other, _) = (described(with_rounded(value)) for value in (90.0, 108.0))
+    assert [name for name in ALL if name != "se" and one[name] != other[name]] == flags
 
 
 def test_bad_rows_alone_make_no_head_doubtful():
@@ -154,34 +158,6 @@ def test_data_formats_hold_the_flags_and_the_plain_numbers():
     assert flag(line, "output_spectral", "max") == "True" and line["output_spectral.mean"] == "45.5"
 
 
-@pytest.mark.parametrize("metric, least, most", [("output_spectral", 0.0, math.inf), ("output_cosine_min", -1.0, 1.0)])
-@pytest.mark.parametrize("seed", range(20))
-def test_no_value_of_a_doubtful_head_leaves_the_ends_and_the_extreme_ones_attain_them(metric, least, most, seed):
-    """1e150 stands for infinity: with it, a statistic that depends on the largest values is nearly as large."""
-    draw = random.Random(seed)
-    doubtful = [True, *(draw.random() < 0.4 for _ in range(draw.randint(1, 11)))]
-    windows = [draw.randrange(2) for _ in doubtful]
-    values = [draw.uniform(-1.0, 1.0) if least else 2.0 ** draw.randint(-9, 9) for _ in doubtful]
-
-    def described_with(value):
-        """What the heads are described as if the doubtful ones have values of ``value``."""
-        heads_of = zip(values, doubtful, windows, strict=True)
-        rows = [{"window": w, metric: value(x) if bad else x, "rounded_rows": float(bad)} for x, bad, w in heads_of]
-        return described(rows, [metric])
-
-    ends = described_with(lambda x: x)["fragile"].get(metric, {})
-    assert not ends or ends.pop(DOUBTFUL) == sum(doubtful)
-    largest = min(most, 1e150)
-    low, high = (described_with(lambda _, end=end: end)["metrics"][metric] for end in (least, largest))
-    for name in set(ends) - {"se"}:
-        assert low[name] == ends[name][0]
-        assert high[name] == ends[name][1] or (math.isinf(ends[name][1]) and high[name] > 1e147)
-    for _ in range(30):
-        one = described_with(lambda _: draw.choice([least, largest, draw.uniform(least, min(most, 9.0))]))
-        for name, (below, above) in ends.items():
-            assert below <= one["metrics"][metric][name] <= above, name
-
-
 def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate(run, tmp_path):
     """At full budget, with scores of 20 in one head of two: there B~ is nothing but rounding."""
     qkv = make(h=2, n=32, p=8, score=20.0)
@@ -198,6 +174,6 @@ def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate(run, tmp_pat
 
 
 def test_exact_weights_of_the_keys_used_are_the_same_on_every_machine():
-    of_rows = {name: [1.0, 1.0] for name in ("mass", "recall_k", "residual_error", "tv")}
-    rows = [{name: of[place] for name, of in of_rows.items()} | {"rounded_rows": 3.0} for place in (0, 1)]
-    assert described(rows, of_rows)["fragile"].keys() == {"residual_error", "tv"}
+    names = ("mass", "recall_k", "residual_error", "tv")
+    rows = heads([1.0, 1.0], [3.0, 3.0], **dict.fromkeys(names, [1.0, 1.0]))
+    assert [name for name in names if fragile(rows, name)] == ["residual_error", "tv"]

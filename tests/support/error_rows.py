@@ -3,19 +3,18 @@
 import json
 from functools import cache
 
-from attnprobe.compare.best import Best
-from attnprobe.compare.contest import Contest
 from attnprobe.experiments import experiment
 from attnprobe.experiments.error.record import SHAPE
+from attnprobe.frame.labels import identity, source_labels
 from attnprobe.frame.read import frame_of
 from attnprobe.frame.rows import head_rows
 from attnprobe.grammar.foreign import printable_within
 from attnprobe.grammar.lists import options_text
+from attnprobe.judge.best import Best
 from attnprobe.records.file import decode_inf
 from attnprobe.records.read import read_records
+from attnprobe.show.header import Header
 from attnprobe.show.shown import Shown
-from attnprobe.tables.console import Header
-from attnprobe.tables.labels import identity, source_labels
 
 LISTS = ("matrix_open", "matrix_kind")
 
@@ -51,7 +50,7 @@ def shown_of(records, header=None, **facts):
     def frame(kind):
         return frame_of(cells, SHAPE, kind, of_cells)
 
-    best = Best(Contest(cells, "error"))
+    best = Best(cells)
     return Shown("error", experiment("error").catalogue, frame, header or Header(), best=best, **facts)
 
 

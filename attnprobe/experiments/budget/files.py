@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...files import Fields
+from ...frame.labels import file_tag, identity, scale_of, source_labels
+from ...grammar.lists import method_label, options_of
 from ...records.file import SCHEMA
-from ...tables.labels import file_tag, identity, scale_of, source_labels
-from ...tables.numbers import method_label
-from ...tables.table import grouped_by
 
 TAGS: dict[str, Callable[[Any], str]] = {  # the parts of file names
     "source": str,
@@ -36,16 +35,24 @@ def files_of(cells: Sequence[Fields]) -> dict[str, dict[str, Any]]:
     ]
     varying = [name for name in TAGS if len({row[name] for row in rows}) > 1]
     files = {}
-    for group in grouped_by(rows, "method", "options", *TAGS):
+    for group in _groups(rows, "method", "options", *TAGS):
         tags = "".join(file_tag(TAGS[name](group[0][name])) for name in varying)
         files[f"budgets{file_tag(method_label(group[0]))}{tags}.json"] = _file(group)
     return files
 
 
+def _groups(rows: Sequence[Fields], *names: str) -> list[list[Fields]]:
+    """The rows with the same values of these fields, in the order of their first appearance."""
+    groups: dict[tuple[Any, ...], list[Fields]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) for name in names), []).append(row)
+    return [*groups.values()]
+
+
 def _file(group: Sequence[Fields]) -> dict[str, Any]:
     first = group[0]
     heads = []
-    for rows in sorted(grouped_by(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
+    for rows in sorted(_groups(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
         d = max(float(row["found"]) for row in rows)
         known = math.isfinite(d)
         sure = not any(row["fails"] for row in rows) if known else None
@@ -54,7 +61,7 @@ def _file(group: Sequence[Fields]) -> dict[str, Any]:
     contents = {
         "schema": SCHEMA,
         "method": first["method"],
-        "options": _options(first["options"]),
+        "options": options_of(first["options"]),
         **{name: first[name] for name in ("metric", "epsilon", "n")},
         **{name: first["facts"].get(name) for name in ("model", "weights")},
         "target": first["target"],
@@ -67,25 +74,3 @@ def _file(group: Sequence[Fields]) -> dict[str, Any]:
     }
     file = first.get("method_file")
     return contents | ({"method_sha256": file["sha256"]} if file else {})
-
-
-def _options(text: str) -> dict[str, Any]:
-    """Options with the types of their values.
-
-    >>> _options("orthogonal=False,ridge=0.001,sampler=wor")
-    {'orthogonal': False, 'ridge': 0.001, 'sampler': 'wor'}
-    """
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    return {name: _typed(value) for name, _, value in pairs}
-
-
-def _typed(text: str) -> Any:
-    words = {"True": True, "False": False, "None": None}
-    if text in words:
-        return words[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

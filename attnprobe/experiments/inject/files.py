@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...files import Fields
-from ...grammar.lists import options_of
+from ...frame.labels import file_tag
+from ...grammar.lists import method_label, options_of
 from ...records.file import SCHEMA
-from ...tables.labels import file_tag
-from ...tables.numbers import method_label
 from . import LAVA, SHUFFLED
 
 

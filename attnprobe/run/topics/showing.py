@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...figures.drawing import Drawing, check_style
 from ...grammar.lists import words
+from ...show.styles import check_style
 from ..option import GATES, OUTPUT, check_fields, opt
 
 ALL, NO_FIGURE = "all", "none"  # what --plot takes beside kinds of figures
@@ -21,11 +21,6 @@ class Output:
     def __post_init__(self) -> None:
         check_fields(self)
         check_style(self.style)
-
-    @property
-    def drawing(self) -> Drawing:
-        """The look of figures."""
-        return Drawing(self.style)
 
     format_: str = shown(
         "table", "Format of the output on stdout.", flag="--format", metavar="table|json|jsonl|csv|md|latex|github"

@@ -5,19 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..files import Fields
-from ..grammar.foreign import printable
+from ..grammar.foreign import printable, short_hashes
 from ..grammar.lists import spans
 from ..records.file import NAMES, plain, strict_json
-from .numbers import short_hashes
-
-if TYPE_CHECKING:
-    from ..records.shapes import Record
-
-R = TypeVar("R", bound="Record")
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 # facts that tell sources apart, the most telling first
@@ -68,17 +62,6 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
             if len({strict_json(sources[other].get(name)) for other in tied}) > 1:
                 labels[key] += f", {_difference(name, sources, tied, key)}"
     return dict(labels)
-
-
-def with_source(records: Sequence[R]) -> Iterator[tuple[R, dict[str, Any]]]:
-    """Each record, with the source fields of its rows."""
-    keys = [identity(record.get("source")) for record in records]
-    first = dict(zip(reversed(keys), reversed(records), strict=True))  # of each source, whose names label it
-    labels = source_labels(first.values())
-    for record, key in zip(records, keys, strict=True):
-        facts = record.get("source") or {}
-        where = {"weights": facts.get("weights"), "source": labels[key], "scale_inputs": scale_of(facts)}
-        yield record, where
 
 
 def source_heading(row: Fields) -> str:

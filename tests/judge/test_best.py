@@ -1,12 +1,16 @@
-"""The paired test behind bold cells of `error` and `inject`, and the best method against the next."""
+"""The sentence above a table: the best mean at each d, and what the test says of the next one."""
 
 import json
 
 import numpy as np
 import pytest
 from error_records import cell as a_cell
-from error_rows import shown_of
+from error_rows import as_rows, shown_of
 from frames import compared
+
+from attnprobe.frame.rows import YARDSTICKS
+from attnprobe.judge.runs import compare_runs
+from attnprobe.methods import METHODS
 
 SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None}
 SOURCE |= {"text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment"}
@@ -55,7 +59,7 @@ def test_error_tests_all_layers_together_as_compare_does(command, write):
     (row,) = compared(cells, cells, pairs=["x=y"], all_layers=True).rows
     data = json.loads(command("report", "all", "--plot", "none", "--format", "json")[1])
     [together] = [duel for duel in data["best"] if duel["layer"] is None]
-    assert together["verdict"] == row["verdict"] == "better" and together["method"] == "y"
+    assert together["verdict"] == row["verdict"] == "better" and together["name"] == "y"
     for ours, theirs in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p", "p")):
         assert together[ours] == pytest.approx(row[theirs], rel=1e-12)
     out = command("report", "all", "--plot", "none")[1]
@@ -80,10 +84,10 @@ def test_error_says_which_of_two_methods_is_better(command, write):
             continue
         assert " ".join(out.split()).count(heading) == len(found) == 1, name
         [duel] = found
-        assert (duel["method"], duel["options"], duel["d"]) == ("blr", {"block": 64}, 16)
-        assert (duel["next"]["method"], duel["next"]["options"]) == ("blr", {})
-        assert duel["difference"] == pytest.approx(duel["value"] - duel["next"]["value"])
-        assert (duel["metric"], duel["test"], duel["statistic"]) == (METRIC, "pairs", "mean")
+        assert (duel["name"], duel["d"]) == ("blr:block=64", 16)
+        assert duel["next"] == "blr"
+        assert duel["difference"] == pytest.approx(duel["value"] - duel["next_value"])
+        assert (duel["metric"], duel["test"], duel["statistic"]) == (METRIC, "heads", "mean")
         assert duel["verdict"] == "better" and duel["low"] < duel["difference"] < duel["high"] < 0
 
 
@@ -137,7 +141,7 @@ def test_the_best_and_the_next_have_the_p_of_bold_cells():
     best, other = of("mss", *[0.1] * 8), of("blr", 0.20, 0.21, 0.22, 0.23, 0.24, 0.25, 0.05, 0.05)
     far = of("performer", 3.0, *[0.05] * 4, *[0.15] * 3)
     [duel], bold = best_of(best + other)
-    assert (duel["method"], duel["next"]["method"], duel["d"]) == ("mss", "blr", 16)
+    assert (duel["name"], duel["next"], duel["d"]) == ("mss", "blr", 16)
     assert duel["verdict"] == "better" and duel["difference"] == pytest.approx(-0.08125)
     assert duel["p"] == duel["p_adjusted"] == 10 / 256 and duel["tests"] == 1 and bold == {"mss"}
     [duel], bold = best_of(best + other + far)
@@ -152,14 +156,89 @@ def test_a_method_that_uses_more_than_its_budget_is_not_the_best(used, takes_par
 
     [duel], bold = best_of(of("moba", 0.1, used) + of("window", 0.2, 15.0) + of("knorm", 0.3, 16.0))
     assert bold == {"moba" if takes_part else "window"}
-    assert (duel["method"], duel["next"]["method"]) == (("moba", "window") if takes_part else ("window", "knorm"))
+    assert (duel["name"], duel["next"]) == (("moba", "window") if takes_part else ("window", "knorm"))
 
 
 def test_each_budget_has_its_best():
     few, many = run([0.2] * 8, method="mss", draws_hash=None), run([0.1] * 8, method="mss", draws_hash=None, d=32)
     few += run([0.1] * 8, method="blr", draws_hash=None)
     many += run([0.2] * 8, method="blr", draws_hash=None, d=32)
-    assert [(one["d"], one["method"], one["next"]["method"], one["verdict"]) for one in best_of(few + many)[0]] == [
+    assert [(one["d"], one["name"], one["next"], one["verdict"]) for one in best_of(few + many)[0]] == [
         (16, "blr", "mss", "better"),
         (32, "mss", "blr", "better"),
     ]
+
+
+HEADS = 12
+
+
+def relative(record, errors):
+    """The record with these relative errors."""
+    return {**record, "metrics": {**record["metrics"], "output_spectral_relative": errors}, "draws_hash": None}
+
+
+def records(methods, d=(16, 32), layers=(0,)):
+    """Cells whose relative errors are the method's number, or its numbers, over d / 16."""
+    return [
+        relative(
+            a_cell(name, one, range(HEADS), layer=layer),
+            [value * 16 / one for value in (size if isinstance(size, list) else [size] * HEADS)],
+        )
+        for layer in layers
+        for name, size in methods.items()
+        for one in d
+    ]
+
+
+def best(some):
+    return [(duel["d"], duel["name"], duel["next"], duel["verdict"]) for duel in shown_of(some).duels]
+
+
+def test_each_budget_has_its_best_and_the_sentence_says_so():
+    some = records({"skyformer": 0.5, "linformer": 3.0})
+    assert best(some) == [(16, "skyformer", "linformer", "better"), (32, "skyformer", "linformer", "better")]
+    (grid,) = shown_of(some).tables
+    assert grid.sentence.startswith("Smallest mean error: skyformer at d = 16 (better than linformer, p = ")
+
+
+def test_a_mean_that_the_test_does_not_support_is_not_called_better():
+    some = records({"skyformer": [0.5] * 7 + [0.9] * 5, "linformer": [0.6] * 7 + [0.7] * 5}, d=(16,))
+    assert best(some) == [(16, "linformer", "skyformer", "undecided")]
+    (grid,) = shown_of(some).tables
+    assert "not told apart from skyformer" in grid.sentence
+    cells = as_rows(some)
+    (row,) = compare_runs(cells, cells, pairs=["linformer=skyformer"]).rows
+    (duel,) = shown_of(some).duels
+    assert (duel["value"], duel["next_value"], duel["p"]) == (row["a"], row["b"], row["p"])
+
+
+def test_a_bound_is_never_the_best():
+    """topk reads the largest keys, and svd is the best matrix of its rank."""
+    some = records({"topk": 0.1, "svd": 0.2, "skyformer": 0.5, "linformer": 3.0}, d=(16,))
+    assert best(some) == [(16, "skyformer", "linformer", "better")]
+    (grid,) = shown_of(some).tables
+    assert [line[0].value for line in grid.cells if any(one.bold for one in line)] == ["skyformer"]
+    assert {name for name, one in METHODS.items() if "diagnostic" in one.tags} == YARDSTICKS
+
+
+@pytest.mark.parametrize(
+    ("rows", "leads"),
+    [
+        ({"bad_rows": 3}, "linformer"),
+        ({"bad_rows": 3, "guarded_rows": 3}, "skyformer"),
+        ({"rounded_rows": 1}, "linformer"),  # a mean that rounding decides
+        ({"realised_d": 16.5}, "skyformer"),
+        ({"realised_d": 17}, "linformer"),
+    ],
+)
+def test_a_line_with_a_sign_is_not_the_best(rows, leads):
+    some = records({"skyformer": 0.5, "linformer": 0.51, "mss": 3.0}, d=(16,))
+    some[0]["metrics"] |= {name: [count] * HEADS for name, count in rows.items()}
+    assert best(some)[0][1] == leads
+
+
+def test_of_several_layers_all_together_stand_first():
+    shown = shown_of(records({"skyformer": 0.5, "linformer": 3.0}, d=(16,), layers=(0, 5)))
+    assert [duel["layer"] for duel in shown.duels] == [None, 0, 5]
+    (grid,) = shown.tables
+    assert grid.sentence.count("skyformer at d = 16") == 1

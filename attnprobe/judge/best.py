@@ -1,0 +1,138 @@
+"""The best method at each budget against the next one, by the test of `compare`: the sentence above a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..files import Fields
+from ..frame import Rows
+from ..frame.metric import ROUNDING
+from ..show.grid import line_keys, plain
+from ..show.table import Table
+from .chance import LEVEL
+from .compare import TOLERANCE, doubts_of_draws, drafts_of, judged, ready
+from .runs import with_draws
+from .samples import paired
+
+FROM_BEST = {"worse": "better", "better": "worse"}  # the best method's verdict, from that on the other method
+TOLD = {"better": "better than", "same": "as good as"}
+PLACE = ("source", "n", "target", "layer", "layers", "prefix", "d")
+TEST = ("statistic", "test", "freedom", "p", "p_adjusted", "tests")
+
+
+@dataclass(frozen=True)
+class Best:
+    """Names the best methods in the tables of a run.
+
+    Attributes:
+        cells: of the run. whole: whether a cell measures the whole model, so that its rows are one value.
+    """
+
+    cells: Sequence[Fields]
+    whole: bool = False
+
+    def methods(self, rows: Rows, lines: Rows, table: Table, each: Sequence[str]) -> list[dict[str, Any]]:
+        """The method with the best mean of a table's main metric at each place and budget, against the next one.
+
+        Lines compete as for bold cells; a mean that rounding decides does not. The p-values of a place, of the best at
+        each budget against every other method there, are corrected together. Two errors of rounding are not compared.
+
+        Args:
+            rows: that the table selects. lines: their summary. each: further columns that tell lines apart.
+        """
+        mean = f"{table.metric}.mean"
+        if mean not in lines:
+            return []
+        fragile = f"{mean}.fragile"
+        sound = lines.query(table.competes)
+        sound = sound[~sound[fragile].astype(bool)] if fragile in sound else sound
+        sound = sound[sound[mean].notna() & sound["d"].notna()].sort_values(mean, kind="stable")
+        if sound.empty:
+            return []
+        keys = line_keys(rows, table, each)
+        of_line = self._of_lines(rows, keys)
+        found = []
+        for _, place in sound.groupby([*table.each, *each], sort=False, dropna=False):
+            rivals = [name for name in ("layer", *table.rivals) if name in place]
+            ranked = [group for _, group in place.groupby(rivals, dropna=False)]
+            drafts = []
+            for number, group in enumerate(ranked):
+                first, *others = (of_line[_key(line, keys)] for line in group.to_dict("records"))
+                for rank, other in enumerate(others, 1):
+                    for draft in drafts_of(paired(first, other, other_method=True), [table.metric], None, counts=True):
+                        drafts.append({**draft, "group": number, "rank": rank})
+            results = zip(drafts, judged(drafts, TOLERANCE, LEVEL), strict=True)
+            told = {(draft["group"], draft["rank"]): row for draft, row in results if _tells(draft, row)}
+            for number, group in enumerate(ranked):
+                against = told.get((number, 1))
+                if against is None or against["difference"] is None or against["b"] <= ROUNDING:
+                    continue
+                of_group = [row for (other, _), row in told.items() if other == number]
+                doubts = ", ".join(dict.fromkeys(row["unknown_draws"] for row in of_group if row["unknown_draws"]))
+                found.append(_duel(group, against, table.metric) | {"unknown_draws": doubts or None})
+        return found
+
+    def _of_lines(self, rows: Rows, keys: Sequence[str]) -> dict[tuple[Any, ...], Rows]:
+        """The rows of each line, as `compare` takes them, by the line's values of ``keys``."""
+        numbers = rows.groupby(keys, sort=False, dropna=False).ngroup()
+        prepared = ready(with_draws(rows.assign(of_line=numbers), self.cells, self.whole), "layer" not in keys)
+        first = rows.assign(of_line=numbers).drop_duplicates("of_line")
+        names = {line["of_line"]: _key(line, keys) for line in first.to_dict("records")}
+        return {names[number]: group for number, group in prepared.groupby("of_line", sort=False)}
+
+    @staticmethod
+    def sentence(best: Sequence[Fields], title: str) -> str:
+        """See `best_in_words`."""
+        return best_in_words(best, title)
+
+    @staticmethod
+    def doubts(best: Iterable[Fields]) -> list[str]:
+        """Sentences on methods whose pairs are tested, though it is not known whether their heads share draws."""
+        return doubts_of_draws(duel["unknown_draws"] for duel in best)
+
+
+def best_in_words(best: Sequence[Fields], title: str) -> str:
+    """The best method at each budget of one place, in one line; empty without any.
+
+    >>> duel = {"name": "a", "next": "b", "verdict": "better", "d": 8, "p_adjusted": 0.01, "test": "heads"}
+    >>> best_in_words([duel], "mean error")
+    'Smallest mean error: a at d = 8 (better than b, p = 0.01 by heads).'
+    """
+    parts = []
+    for duel in best:
+        p = "" if duel["p_adjusted"] is None else f", p = {duel['p_adjusted']:.2g} by {duel['test']}"
+        told = f"{TOLD.get(duel['verdict'], 'not told apart from')} {duel['next']}{p}"
+        parts.append(f"{duel['name']} at d = {duel['d']} ({told})")
+    return f"Smallest {title}: {'; '.join(parts)}." if parts else ""
+
+
+def _key(line: Mapping[Any, Any], keys: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(plain(line[name]) for name in keys)
+
+
+def _tells(draft: Mapping[str, Any], row: Fields) -> bool:
+    """Whether a test of these rows can reach the level, or has given a verdict."""
+    if row["verdict"] != "undecided":
+        return True
+    return row["p_adjusted"] is not None and draft["of"].evidence.least * row["tests"] <= LEVEL
+
+
+def _duel(group: Rows, against: Fields, metric: str) -> dict[str, Any]:
+    """The comparison of the next method with the best one, as one of the best with the next."""
+    first, following = (dict(line) for line in group.head(2).to_dict("records"))
+    low, high = (None if (end := against[name]) is None else -end for name in ("high", "low"))
+    return {
+        **{name: None if (value := plain(first.get(name))) == "" else value for name in PLACE},
+        "metric": metric,
+        "name": first["name"],
+        "value": against["a"],
+        "next": following["name"],
+        "next_value": against["b"],
+        "verdict": FROM_BEST.get(against["verdict"], against["verdict"]),
+        "difference": -against["difference"],
+        "low": low,
+        "high": high,
+        **{name: against[name] for name in TEST},
+    }
