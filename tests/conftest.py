@@ -130,17 +130,6 @@ def every_file(monkeypatch, svg_alone):
 
 
 @pytest.fixture
-def pages(monkeypatch):
-    """Every page of a figure that is drawn from here on."""
-    from attnprobe.figures import files
-
-    drawn = []
-    save = files.saved
-    monkeypatch.setattr(files, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
-    return drawn
-
-
-@pytest.fixture
 def here(monkeypatch):
     """What has a time limit is measured in this process all the same, with what a test has planted in it."""
     from attnprobe.run.where.backends import Alone

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from folders import snapshot
-from golden import rewrite as golden
+from golden import small_runs as golden
 from safetensors.torch import save_file
 from thinned import others_slow
 
@@ -24,7 +24,6 @@ from attnprobe.cli import output, report
 from attnprobe.experiments import experiment
 from attnprobe.methods import METHODS
 from attnprobe.report import open_run, views
-from attnprobe.tables.view import Figure
 
 
 def qkv_file(path, seed=0):
@@ -71,7 +70,7 @@ def one_line(err):
 
 
 @pytest.mark.parametrize("plot", ["none", pytest.param("all", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("command", [name for name in golden.COMMANDS if name not in golden.OF_ROWS])
+@pytest.mark.parametrize("command", golden.COMMANDS)
 def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, command, plot):
     """An interrupted run that goes on appends what is missing at the end. A line that was cut off is named."""
     shutil.copytree(golden.RUNS / command, "r")
@@ -423,7 +422,7 @@ def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count,
             path.write_text("any")
         return paths
 
-    assert len(output._drawn(Figure("maps", pages, ""), tmp_path, named=True)) == 2 * count
+    assert len(output._drawn(Drawn("maps", pages, ""), tmp_path, named=True)) == 2 * count
     said = capsys.readouterr().err.splitlines()
     assert len(said) == lines
     assert lines > 1 or said == [f"attnprobe: 40 figures: {tmp_path}/figures/maps*.svg, and .png, .pdf, .txt"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from golden.rewrite import COMMANDS, INPUTS
+from golden.small_runs import COMMANDS, INPUTS
 
 from attnprobe.experiments import EXPERIMENTS
 from attnprobe.methods import METHODS

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from golden.rewrite import INPUTS
+from golden.small_runs import INPUTS
 from golden.values import records_of
 from inject_rows import local as local_errors
 from inject_rows import of_kind

@@ -5,7 +5,8 @@ layer, head, method, options, d, n and target, and the further dimensions that t
 ``values/rounding.txt`` says how far the numbers of a metric move by rounding alone. `records_of` and `facts_of` read
 what the product writes; all else is independent of its files. After a number has moved for a reason that is known:
 
-    cd tests; python -m golden.values        # measures as several kinds of processors do; review the diff
+    cd tests; python -m golden.values error  # measures as several kinds of processors do; review the diff
+    cd tests; python -m golden.values        # all runs, which takes minutes
 """
 
 import json
@@ -15,11 +16,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from golden import rewrite as golden
+from golden import small_runs as golden
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent
@@ -71,6 +72,8 @@ SELECTIONS = {
     "select-topk": f"{FILE} --n 24 --d 4",
     "select-quest:page=2": f"{DECODER} --layer 0,1 --windows 2 --d 4",
 }
+
+SELECTED = tuple(name.partition(":")[0] for name in SELECTIONS)
 
 PLACE = ("source", "window", "repeat", "layer", "head", "method", "options", "d", "n", "target")
 NOT_COMPARED = re.compile(  # times, memory, and quotients and counts of roundings
@@ -267,23 +270,30 @@ def selected(file: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
 # measured
 
 
-def measured() -> dict[str, Numbers]:
-    """The numbers of every run, by its name."""
+def measured(names: Sequence[str] = ()) -> dict[str, Numbers]:
+    """The numbers of every run, or of those that are named, by its name."""
     found: dict[str, Numbers] = {}
+    every = {**RUNS, **COMPARISONS, **GATES, **SELECTIONS}
+    wanted = {*(names or every)}
+    read = {run for name in wanted for run in every[name].split() if name not in RUNS}  # by comparisons and gates
+    runs, comparisons, gated, selections = (
+        {name: line for name, line in some.items() if name in wanted | (read if some is RUNS else set())}
+        for some in (RUNS, COMPARISONS, GATES, SELECTIONS)
+    )
     with golden.inputs() as here:
-        for name, line in RUNS.items():
+        for name, line in runs.items():
             answer, _ = _answer([*line.split(), "--device", "cpu", "--out", name])
-            if name not in COMPARED:
+            if name not in COMPARED and name in wanted:
                 facts = facts_of(answer) if name in SUMMARISED else ()
                 found[name] = _listed([*records_of(here / name), *facts])
-        for name, line in COMPARISONS.items():
+        for name, line in comparisons.items():
             answer, code = _answer(line.split())
             found[name] = _listed([*facts_of(answer), ({"of": "exit"}, "code", code)])
-        for name, gates in GATES.items():
+        for name, gates in gated.items():
             run, *options = gates.split()
             _, code = _answer([*RUNS[run].split(), "--device", "cpu", "--out", run, *options])
             found[name] = _listed([({"of": "exit"}, "code", code)])
-        for name, line in SELECTIONS.items():
+        for name, line in selections.items():
             method = name.removeprefix("select-")
             golden.attnprobe(["select", method, *line.split(), "--out", "keys.safetensors", "--force"])
             found[name.partition(":")[0]] = _listed(selected(here / "keys.safetensors"))
@@ -454,14 +464,14 @@ def read_rounding() -> dict[str, Movements]:
 
 
 def write(numbers: Mapping[str, Numbers], rounding: Mapping[str, Movements]) -> None:
-    """Keep these numbers alone."""
-    KEPT.mkdir(exist_ok=True)
+    """Keep these numbers of their runs, and no numbers of runs that there are no more."""
     for path in KEPT.glob("*.txt"):
-        path.unlink()
+        if path.stem not in {*RUNS, *COMPARISONS, *GATES, *SELECTED, "rounding"}:
+            path.unlink()
     for run, of_run in numbers.items():
         (KEPT / f"{run}.txt").write_text("".join(_lines_of(of_run)), encoding="utf-8")
     lines: dict[str, list[str]] = {}
-    for run in numbers:
+    for run in rounding:
         for (method, metric), move in sorted(rounding.get(run, {}).items()):
             parts = ["any"] if move is None else [f"{part:.2g}" for part in move]
             lines.setdefault(f"{run} | {method}", []).append("\t".join(["", metric, *parts]))
@@ -482,20 +492,27 @@ def _lines_of(numbers: Numbers) -> Iterator[str]:
             yield "\t".join(["", metric, *(row.get(entry, "") for entry in entries)]) + "\n"
 
 
-def _on_another(environment: Mapping[str, str]) -> dict[str, Numbers]:
+def _on_another(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, Numbers]:
     """What is measured in a process with another order of sums."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        program = [sys.executable, "-m", "golden.values", file.name]
+        program = [sys.executable, "-m", "golden.values", "--to", file.name, *names]
         subprocess.run(program, check=True, cwd=HERE.parent, env={**os.environ, **environment})
         of_runs = json.loads(Path(file.name).read_text(encoding="utf-8"))
     return {run: {(tuple(place), metric): value for place, metric, value in some} for run, some in of_runs.items()}
 
 
-if __name__ == "__main__":
-    found = measured()
-    if sys.argv[1:]:
+def main(asked: list[str]) -> None:
+    """Measure runs; ``--to FILE`` writes their numbers to a file as JSON and keeps nothing."""
+    names = asked[2:] if asked[:1] == ["--to"] else asked
+    found = measured(names)
+    if names is not asked:
         plain = {run: [[*key, value] for key, value in of_run.items()] for run, of_run in found.items()}
-        Path(sys.argv[1]).write_text(json.dumps(plain), encoding="utf-8")
-    else:
-        others = [_on_another(environment) for environment in PROCESSORS]
-        write(found, {run: movements(known, [other[run] for other in others]) for run, known in found.items()})
+        Path(asked[1]).write_text(json.dumps(plain), encoding="utf-8")
+        return
+    others = [_on_another(environment, names) for environment in PROCESSORS]
+    moved = {run: movements(known, [other[run] for other in others]) for run, known in found.items()}
+    write(found, {**read_rounding(), **moved})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -2,17 +2,15 @@
 
 import csv
 import io
+import re
 import unicodedata
 import warnings
 import xml.etree.ElementTree as ET
 
 import pytest
-from rich.text import Text
-from text_tables import text_table
+from pandas import DataFrame
+from text_grids import text_grid
 
-from attnprobe.figures.drawing import Drawing
-from attnprobe.figures.files import fixed_settings, saved
-from attnprobe.figures.kit import Sheet
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
 from attnprobe.judge.junit import write_junit
 from attnprobe.judge.outcomes import gate_cases
@@ -20,11 +18,10 @@ from attnprobe.judge.parse import Gate
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import plain, strict_json, write_text
 from attnprobe.records.read import read_records
+from attnprobe.show.figure import Figure, save, sheets
+from attnprobe.show.listing import listing
+from attnprobe.show.writers import latex, markdown, terminal
 from attnprobe.show.writers.data import FORMULA
-from attnprobe.tables.console import Header, console_of, finished
-from attnprobe.tables.formats import markdown
-from attnprobe.tables.latex import latex
-from attnprobe.tables.view import flat_view
 
 HOSTILE = "a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041\r!"
 SEEN = r"a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041 !"  # on one line
@@ -88,16 +85,11 @@ def test_a_file_holds_printable_text(tmp_path):
     assert (tmp_path / "page.html").read_text() == f"{printable(HOSTILE)}\n"
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_console_prints_printable_text_and_its_own_colours(terminal, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    console = console_of(200, terminal)
-    console.print(Text(HOSTILE, style="bold"))
-    console.print(HOSTILE)
-    text = finished(console)
-    assert obeyed(text.replace("\x1b[1m", "").replace("\x1b[0m", "")) == set()
-    assert ("\x1b[1m" in text) is terminal
+@pytest.mark.parametrize("tty", [True, False])
+def test_a_terminal_gets_printable_text_and_its_own_colours(tty):
+    text = terminal([text_grid("check", ["name"], [[HOSTILE]], [HOSTILE])], 200, tty)
+    assert obeyed(re.sub(r"\x1b\[[0-9;]*m", "", text)) == set()
+    assert ("\x1b[" in text) is tty
 
 
 CELLS = [HOSTILE, "=1+1", "+1", "-1+1", "@SUM(A1)", " =1", "＝1", "a,b\"c\n'd", "ok", "-inf", "−3", "💾 文", "<b>&amp;"]
@@ -105,7 +97,7 @@ CELLS = [HOSTILE, "=1+1", "+1", "-1+1", "@SUM(A1)", " =1", "＝1", "a,b\"c\n'd",
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_csv_is_read_back_and_holds_no_formula(cell):
-    text = flat_view("check", [{"name": cell, cell: 1, "number": -0.5}]).text("csv")
+    text = listing("check", [{"name": cell, cell: 1, "number": -0.5}], "csv")
     assert not obeyed(text)
     (row,) = csv.DictReader(io.StringIO(text))
     assert row["number"] == "-0.5" and row["name"].removeprefix("'") == one_line(cell)
@@ -115,7 +107,7 @@ def test_csv_is_read_back_and_holds_no_formula(cell):
 
 def test_markdown_begins_no_link_picture_html_or_code():
     row = {"name": f"![x](http://a/b) [y](z) [i]: j `k` <b> &#27; | *e* {HOSTILE}", "interval": "[0.1 – 0.2]"}
-    text = flat_view("check", [row]).text("md")
+    text = listing("check", [row], "md")
     line = text.splitlines()[-1]
     assert line.count(" | ") == 1 and not obeyed(text)
     assert r"!\[x\](http" in line and r"\[y" not in line and r"[y\](z)" in line and r"[i\]: j" in line
@@ -124,11 +116,11 @@ def test_markdown_begins_no_link_picture_html_or_code():
 
 
 def test_latex_has_no_command_of_a_cell():
-    table = text_table(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
-    text = latex([table], "", Header(lines=[HOSTILE]), f"run\n{HOSTILE}", HOSTILE)
-    assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{$x$\} \$$y$\$ \% \& \#" in text
+    grid = text_grid(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
+    text = latex([grid])
+    assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{x\} \$y\$ \% \& \#" in text
     assert r"\textbackslash{}x1b" in text
-    assert markdown([table], "", Header(), None)
+    assert not obeyed(markdown([grid]))
 
 
 def test_junit_xml_is_well_formed(tmp_path):
@@ -142,14 +134,14 @@ def test_junit_xml_is_well_formed(tmp_path):
 
 @pytest.mark.usefixtures("every_file")
 def test_figures_are_well_formed_and_draw_without_a_word(tmp_path):
-    from matplotlib.figure import Figure
-
-    drawing = Drawing(facts=[HOSTILE])
-    with fixed_settings(drawing), warnings.catch_warnings():
+    words = HOSTILE.replace("\udc80", "") + "文 --> $x"
+    rows = DataFrame({"name": words, "method": "x", "family": "y", "d": [8, 16], "kl": [0.1, 0.2]}).assign(status="ok")
+    figure = Figure("check", words, x="d", y="kl", marks=("line", "point"), colour="name")
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = Figure(layout="constrained")
-        figure.suptitle(HOSTILE.replace("\udc80", "") + "文 -->", parse_math=False)
-        svg, *others, caption = saved(Sheet(figure, HOSTILE, [HOSTILE]), tmp_path / "figure", drawing)
-    ET.parse(svg)
-    assert not obeyed(svg.read_text()) and not obeyed(caption.read_text())
-    assert all(path.stat().st_size for path in others)
+        [drawn] = sheets(rows, figure)
+        written = save(drawn, tmp_path / "figure", caption=printable(HOSTILE))
+    files = {path.suffix: path for path in written}
+    ET.parse(files[".svg"])
+    assert not obeyed(files[".svg"].read_text()) and not obeyed(files[".txt"].read_text())
+    assert all(path.stat().st_size for path in written)

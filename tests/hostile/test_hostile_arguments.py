@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Broken
-from golden import rewrite as golden
+from golden import small_runs as golden
 from safetensors.torch import save_file
 from sources_helpers import bert_config
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden import rewrite as golden
+from golden import small_runs as golden
 from safetensors.torch import save_file
 
 SMALL = ("error", "--method", "vmean", "--n", "8", "--d", "4", "--no-matrix")

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
+from attnprobe.frame.labels import file_tag
 from attnprobe.judge.gates import Gate, check
 from attnprobe.judge.parse import impossible_reason, parse_gates
 from attnprobe.records import shapes
@@ -28,9 +29,6 @@ from attnprobe.sources.positions import _batches
 from attnprobe.sources.weights import language_kind, with_head
 from attnprobe.sweeps import yaml_file
 from attnprobe.sweeps.yaml_file import packaged_sweeps, sweep_file
-from attnprobe.tables.formats import Header, markdown
-from attnprobe.tables.labels import file_tag
-from attnprobe.tables.view import flat_lines
 
 
 def test_the_hash_of_one_file_is_its_own_and_of_several_that_of_their_sorted_names_and_hashes(tmp_path):
@@ -106,13 +104,13 @@ def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():
     ("metrics", "message"),
     [
         ({}, "output_spectral was not measured"),
-        ({"output_spectral": {"mean": 0.1, "count": 1}}, "only 1 of 2 values are finite"),
-        ({"output_spectral": {"mean": None, "count": 2}}, "no finite value"),
+        ({"output_spectral.mean": 0.1, "output_spectral.count": 1}, "only 1 of 2 values are finite"),
+        ({"output_spectral.mean": None, "output_spectral.count": 2}, "no finite value"),
     ],
 )
 def test_a_metric_that_lacks_values_fails_its_gate_and_is_not_undecided(metrics, message):
-    row = {"method": "vmean", "requested": True, "status": "ok", "values": 2, "metrics": metrics}
-    [result] = check(flat_lines([row]), [Gate("output_spectral", max=1.0)])
+    row = {"method": "vmean", "requested": True, "status": "ok", "values": 2, **metrics}
+    [result] = check([row], [Gate("output_spectral", max=1.0)])
     assert (result.message, result.failed, result.undecided) == (message, True, False)
 
 
@@ -198,8 +196,3 @@ def test_no_folder_and_one_that_is_not_there_hold_no_records(tmp_path):
 def test_the_largest_whole_number_of_json_is_shown_and_a_larger_one_is_counted_in_bits():
     assert shapes._brief(shapes.LARGEST) == "9007199254740992"
     assert shapes._brief(shapes.LARGEST + 1) == "a whole number of 54 bits"
-
-
-def test_a_legend_stands_in_markdown_where_there_is_one():
-    assert markdown([], ["d: the budget."], Header(), None).endswith("d: the budget.")
-    assert markdown([], [], Header(), "r").splitlines()[-1] == "Run: r"

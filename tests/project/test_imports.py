@@ -60,18 +60,15 @@ MAY = {
     "records": {"arguments", "errors", "files", "frame", "grammar"},
     "sweeps": READS | {"environment", "run"},
     "frame": READS,
-    "compare": READS | {"experiments", "frame", "judge", "tables"},
-    "tables": READS | {"frame", "show"},
-    "figures": READS | {"frame", "show", "tables"},
-    "judge": READS | {"experiments", "frame", "report", "show", "tables"},
+    "judge": READS | {"experiments", "frame", "show"},
     "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
-    "report": READS | {"arguments", "compare", "experiments", "figures", "frame", "show", "tables"},
+    "report": READS | {"arguments", "experiments", "frame", "judge", "show"},
     "testing": CORE | {"methods", "grammar"},
     "packs": {"errors", "files", "rng", "sources"},
     "inject": CORE | {"methods", "hooks", "replacement"},
     "replacement": CORE | {"grammar", "methods", "hooks"},
-    "run": MEASURES | READS | {"__init__", "figures", "frame"},
-    "experiments": MEASURES | READS | {"frame", "judge", "figures", "hooks", "run", "show", "tables"},
+    "run": MEASURES | READS | {"__init__", "frame", "show"},
+    "experiments": MEASURES | READS | {"frame", "judge", "hooks", "run", "show"},
     "cli": {
         "__init__",
         "environment",
@@ -105,20 +102,14 @@ MAY_HEAVY = {
     "hooks": {"torch"},
     "frame": {"pydantic"},
     "show": set(),
-    "report": {"numpy", "rich"},
-    "compare": {"numpy", "rich"},
-    "tables": {"numpy", "rich"},
-    "figures": {"numpy", "rich"},
+    "report": set(),
     "judge": {"numpy"},
 }
 DRAWS = {  # the modules of figures, which the catalogue's data never imports
     "points": {"numpy", "pandas"},
     **dict.fromkeys(("drawing", "marks", "looks"), {"matplotlib", "numpy", "pandas"}),
 }
-# modules of a command that read records and never measure
-VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file", "record"}
-VIEWS |= {"columns", "papers", "result"}
-VIEWS |= {"cost", "error_figure", "heads_figure", "heat_maps", "maps_figure"}
+VIEWS = {"files", "record"}  # modules of a command that read rows and never measure
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -178,9 +169,7 @@ def test_a_module_imports_heavy_packages_only_where_it_may():
 
 
 def test_what_reads_records_never_imports_torch():
-    kits = [
-        file for file in FILES if part(file) in ("report", "compare", "frame", "show", "tables", "figures", "judge")
-    ]
+    kits = [file for file in FILES if part(file) in ("report", "frame", "show", "judge")]
     views = [file for file in FILES if part(file) == "experiments" and file.stem in VIEWS]
     assert kits and views
     for file in (*kits, *views):
@@ -251,11 +240,14 @@ def test_importing_the_package_is_light():
 
 PAIRS = """
 import sys
-from attnprobe.compare.runs import compare_runs
+from attnprobe.judge.runs import compare_runs
 place = {"target": "softmax", "n": 8, "layer": 0, "window": 0, "seed": 0, "source": {}, "status": "ok", "d": 2}
-a, b = ({**place, "method": x, "heads": [*range(6)], "metrics": {"kl": [v] * 6}} for x, v in (("a", 1.0), ("b", 2.0)))
-(row,) = compare_runs([a, b], [a, b], ["kl"], pairs=["a=b"]).rows
-assert row["test"] == "pairs"
+cells = [
+    {**place, "key": x, "method": x, "rows": [{"kind": "head", "head": head, "output_spectral": v} for head in range(6)]}
+    for x, v in (("a", 1.0), ("b", 2.0))
+]
+(row,) = compare_runs(cells, cells, ["output_spectral"], pairs=["a=b"]).rows
+assert row["test"] == "heads", row
 sys.exit("scipy.stats" in sys.modules)
 """
 
@@ -322,9 +314,9 @@ def test_every_public_name_may_be_the_first_that_is_imported():
 
 
 PACKAGE = Path(attnprobe.__file__).parent
-KITS = ("tables", "figures", "judge", "report", "run")
+KITS = ("judge", "report", "run")
 WORDS = {*EXPERIMENTS, "theorem", "task"} - {"error", "condition", "spectrum", "budget"}  # which are words of the field
-OF_A_SOURCE = {"tables/labels.py", "report/run.py"}  # a task is a kind of source as well, as a model or a file is
+OF_A_SOURCE = {"report/run.py"}  # a task is a kind of source as well, as a model or a file is
 
 
 @pytest.mark.parametrize(

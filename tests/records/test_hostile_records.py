@@ -1,4 +1,4 @@
-"""Every field of a record, a manifest and an inputs file changed by itself: nothing of it ends a report or compare.
+"""Every field of a cell, a row, a manifest and an inputs file changed by itself: nothing ends a report or compare.
 
 The quick cases are a small sample. ``pytest -m slow tests/records/test_hostile_records.py`` tries a larger one, for
 minutes; with ``HOSTILE_RECORDS=1000000`` it tries all of them, for hours.
@@ -11,14 +11,14 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from of_records import OF_RECORDS
 from paths import GOLDEN
 from thinned import others_slow
 
 from attnprobe import UsageError, open_run
 from attnprobe.cli import cli
 from attnprobe.errors import AttnprobeError
-from attnprobe.experiments import read_run, shape_of
+from attnprobe.experiments import EXPERIMENTS, read_run, shape_of
+from attnprobe.frame.rows import lines_of
 from attnprobe.records.read import read_inputs, read_records
 
 RUNS = GOLDEN / "runs"
@@ -59,8 +59,12 @@ VALUES = {
 }
 
 
-def records_of(command):
-    return [json.loads(line) for line in (RUNS / command / "records.jsonl").read_text().splitlines()]
+RUN_OF = {"rounding": "rounding-formats"}  # of a command, where it has another name
+
+
+def cells_of(command):
+    """The cells of the command's small run, each with its rows."""
+    return read_records(RUNS / RUN_OF.get(command, command))
 
 
 def places(value, at=()):
@@ -99,18 +103,19 @@ def cases(record):
                 yield place, how, new
 
 
-def unlike(records):
-    """Of records, one of each kind: those that hold different fields."""
+def unlike(cells):
+    """Of cells, one of each kind, with one row of each kind: those that hold different fields."""
     kinds = {}
-    for number, record in enumerate(records):
-        filled = tuple(sorted(name for name, value in record.items() if value not in (None, [], {})))
-        kinds.setdefault((filled, record["status"], record.get("theorem")), number)
+    for number, cell in enumerate(cells):
+        filled = tuple(sorted(name for name, value in cell.items() if value not in (None, [], {})))
+        kinds.setdefault((filled, cell["status"], cell.get("theorem")), number)
     return list(kinds.values())
 
 
-def write(folder, records):
+def write(folder, cells):
     folder.mkdir(exist_ok=True)
-    (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    lines = [line for cell in cells for line in lines_of(cell)]
+    (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def shown(folder, out, plot):
@@ -125,11 +130,11 @@ def shown(folder, out, plot):
     return codes
 
 
-@pytest.mark.parametrize("command", OF_RECORDS)
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
     """Of each change a record either still has its type, or the message names the field that was changed."""
     shape, count, refused = shape_of(command), 0, 0
-    records = records_of(command)
+    records = cells_of(command)
     for number in unlike(records):
         for place, how, new in cases(records[number]):
             problem, count = shape.problem(new), count + 1
@@ -141,9 +146,9 @@ def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
     assert count > 200 and refused > count / 3
 
 
-@pytest.mark.parametrize("command", OF_RECORDS)
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, tmp_path):
-    records = records_of(command)
+    records = cells_of(command)
     write(tmp_path / "r", [{**records[0], "n": "many"}, *records[1:]])
     actual = read_run(tmp_path / "r")
     (bad,) = actual.malformed
@@ -165,7 +170,7 @@ def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, t
 
 def sample(command, count):
     """Changes that a record survives, which reports must survive then."""
-    shape, records = shape_of(command), records_of(command)
+    shape, records = shape_of(command), cells_of(command)
     some = [(number, new) for number in unlike(records) for *_, new in cases(records[number])]
     random.Random(command).shuffle(some)
     kept = ((number, new) for number, new in some if shape.problem(new) is None)
@@ -173,7 +178,7 @@ def sample(command, count):
 
 
 def survive(command, count, plot, tmp_path):
-    records = records_of(command)
+    records = cells_of(command)
     for number, new in sample(command, count):
         near = records if len(records) < 15 else records[number % 6 :: 6]
         write(tmp_path / "r", [new, *(record for record in near if record["key"] != records[number]["key"])])
@@ -183,19 +188,19 @@ def survive(command, count, plot, tmp_path):
             raise AssertionError(f"{command}: {json.dumps(new)[:3000]}") from error
 
 
-@pytest.mark.parametrize("command", others_slow(OF_RECORDS, lambda name: name[0] in ("error", "inject")))
+@pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "inject")))
 def test_what_is_read_is_shown(command, tmp_path):
     survive(command, QUICK, "none", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", OF_RECORDS)
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_more_of_what_is_read_is_shown(command, tmp_path):
     survive(command, SLOW, "none", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", OF_RECORDS)
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_what_is_read_is_drawn(command, tmp_path):
     survive(command, DRAWN, "all", tmp_path)
 
@@ -230,7 +235,7 @@ def test_a_changed_manifest_is_shown(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", OF_RECORDS)
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_more_changes_of_a_manifest_are_shown(command, tmp_path):
     _, some = manifests(command)
     random.Random(command).shuffle(some)
@@ -275,7 +280,7 @@ def test_a_line_without_end_is_bounded(tmp_path, monkeypatch):
 
 def cell_without_rows(command):
     """A line that ends a cell, of which no rows stand before it."""
-    return {**next(line for line in records_of(command) if "schema" in line), "lines": 0}
+    return {**next(line for line in cells_of(command) if "schema" in line), "lines": 0}
 
 
 @pytest.mark.parametrize("text", ["1" * 4301, "[" * 100_000, '{"a":' * 5000, "NaN", "1e999"])

@@ -7,14 +7,16 @@ import re
 
 import pytest
 from browser import BROWSER, NAMES, Browser
-from golden.rewrite import RUNS
+from golden.small_runs import RUNS
+from pandas import DataFrame
 from PIL import Image
 from report_pages import EVIL, a_folder, an_evil_folder, page_of, records
-from text_tables import text_table
+from text_grids import text_grid
 
 from attnprobe.report import Report, Run, html_page, open_run, views
-from attnprobe.tables.console import Header
-from attnprobe.tables.view import View
+from attnprobe.show.grid import Grid
+from attnprobe.show.header import Header
+from attnprobe.show.shown import Catalogue, Shown
 
 pytestmark = [
     pytest.mark.slow,
@@ -132,10 +134,26 @@ ASCENDING = [f"{MINUS}4e2", "-7", "0", "3.1e-04", "[0.5 – ∞]", "1/12", "≈9
 WORDS = ["2-stage", "! 2.5", "! alpha", "beta", "beta d=64", "beta d=128"]
 
 
+class OneGrid(Shown):
+    """A view with a grid that a test wrote down."""
+
+    grid: Grid
+
+    @property
+    def tables(self):
+        return [self.grid]
+
+
+def page_with(grid, folder):
+    shown = OneGrid("error", Catalogue("check", ()), lambda kind: DataFrame(), Header())
+    object.__setattr__(shown, "grid", grid)
+    return html_page([Report(Run(folder, {}), [shown])])
+
+
 def test_every_kind_of_cell_has_its_place(browser, tmp_path):
     """Numbers by value whatever their notation, then words whatever their mark, then what is empty."""
-    table = text_table("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)])
-    page = html_page([Report(Run(tmp_path, {}), [View("error", Header(), [], [table])])])
+    table = text_grid("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)])
+    page = page_with(table, tmp_path)
     (tmp_path / "table.html").write_text(page, encoding="utf-8")
     browser.open(tmp_path / "table.html")
     browser.click(header(0))
@@ -163,8 +181,8 @@ def test_columns_are_hidden_until_the_table_fits_and_shown_when_asked(browser, t
     """The headings that a narrow terminal goes without are hidden in the same order, no more than it takes."""
     names = ["method", "first", "second", "third"]
     lines = [["x", *(f"{name} " + "wide " * 7 for name in names[1:])]]
-    table = text_table("a table", names, lines, spare=["second", "first"])
-    page = html_page([Report(Run(tmp_path, {}), [View("error", Header(), [], [table])])])
+    table = text_grid("a table", names, lines, spare=["second", "first"])
+    page = page_with(table, tmp_path)
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     shown = "[...document.querySelectorAll('table.sorts th')].filter(one => !one.hidden).map(one => one.textContent)"
     browser.open(tmp_path / "page.html", 3000)
@@ -187,7 +205,7 @@ def test_the_tables_of_inputs_fit_the_page(browser, tmp_path, command):
     run = open_run(RUNS / command)
     (tmp_path / "page.html").write_text(html_page([Report(run, views(run))]), encoding="utf-8")
     browser.open(tmp_path / "page.html", 1400)
-    inputs = "[...document.querySelectorAll('.scroll[aria-label^=Inputs]')]"
+    inputs = "[...document.querySelectorAll('.scroll[aria-label^=Q]')]"
     assert browser.value(f"{inputs}.length") >= 1
     assert browser.value(f"{inputs}.every(frame => frame.scrollWidth <= frame.clientWidth)")
     shown = f"{inputs}.map(frame => [...frame.querySelectorAll('th')].filter(one => !one.hidden).length)"

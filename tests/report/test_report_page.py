@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
 import pytest
-from golden import rewrite as golden
+from golden import small_runs as golden
 from report_pages import a_folder, an_evil_folder, page_of, records
 
 from attnprobe.cli import main

@@ -8,7 +8,7 @@ import json
 import math
 
 import pytest
-from golden.rewrite import COMMANDS
+from golden.small_runs import COMMANDS
 from paths import GOLDEN
 
 from attnprobe.errors import UsageError

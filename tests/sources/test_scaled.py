@@ -20,7 +20,6 @@ from attnprobe.judge.parse import impossible_reason, parse_gates
 from attnprobe.report import open_run, views
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
-from attnprobe.tables.view import flat_lines
 
 KINDS = {
     "error": (ErrorRequest, measure_errors, {"methods": ("nystromformer,skyformer,linear",)}),
@@ -178,14 +177,15 @@ def test_gates_narrow_by_factor():
             "scale_inputs": s,
             "requested": True,
             "reference": False,
-            "metrics": {"bad_rows": {"max": v, "count": 1}},
+            "bad_rows.max": v,
+            "bad_rows.count": 1,
         }
         for s, v in ((1, 0.0), (4.0, 7.0))
     ]
     gates = parse_gates(
         [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], EXPERIMENT.gated
     )
-    actual = check(flat_lines(rows), gates)
+    actual = check(rows, gates)
     expected = [((1,), True), ((1, 4), True), ((1, 4), False), ((2,), False)]
     assert [(one.gate.scale_inputs, one.passed) for one in actual] == expected
     assert "no row with scale_inputs=2; the rows have 1,4" in actual[-1].message

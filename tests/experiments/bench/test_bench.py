@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from attnprobe.compare.runs import compare_runs
-from attnprobe.compare.times import timed_cells
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.bench import GATED as BENCH
@@ -21,6 +19,8 @@ from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.frame.read import frame_of
 from attnprobe.judge.gates import check
 from attnprobe.judge.parse import parse_gate, parse_gates
+from attnprobe.judge.runs import compare_runs
+from attnprobe.judge.times import times
 from attnprobe.methods import METHODS
 from attnprobe.metrics import cost
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
@@ -32,9 +32,9 @@ from attnprobe.report import open_run, views
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.run.provenance import machine
 from attnprobe.show.catalogue.bench import exponent, growth
+from attnprobe.show.header import Header
 from attnprobe.show.shown import Catalogue, Shown
 from attnprobe.sources import RandomSource
-from attnprobe.tables.console import Header
 
 
 def inputs(n=64, heads=2, p=8):
@@ -656,12 +656,12 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
 
 def test_exact_attention_is_its_own_measure():
     """It is timed twice in each round: by definition its ratio is 1, and what its two times give is noise."""
-    performer, exact = timed_cells(benched(2.0, floor=1.17))
+    performer, exact = times(shown(benched(2.0, floor=1.17)).frame("time")).to_dict("records")
     assert (exact["ratio_to_exact"], exact["ratio_to_exact_spread"], exact["seconds"]) == (1.0, 0.0, 1.0)
     assert exact["noise_floor"] == performer["noise_floor"] == pytest.approx(1.17)
     assert performer["ratio_to_exact"] == pytest.approx(2.0)
-    alone = timed_cells(benched(2.0)[:1])
-    assert alone[0]["noise_floor"] is None
+    [alone] = times(shown(benched(2.0)[:1]).frame("time")).to_dict("records")
+    assert alone["noise_floor"] is None
 
 
 def test_a_time_within_the_noise_is_undecided():

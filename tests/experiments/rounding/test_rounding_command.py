@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from golden.rewrite import INPUTS
+from golden.small_runs import INPUTS
 
 from attnprobe import QKV, open_run, rounding_errors
 from attnprobe.experiments.rounding import RoundingRequest, measure_rounding
