@@ -159,6 +159,8 @@ class RowTypes:
         rows = cell.get("rows", [])
         if len(rows) != cell["lines"]:
             return f"{len(rows)} of its {cell['lines']} rows can be read"
+        if not all(isinstance(row, dict) and isinstance(row.get("kind"), str) for row in rows):
+            return "field kind: a row has none"
         for kind, group in by_kind(rows).items():
             if kind not in self.kinds:
                 return f"field kind: no rows of kind '{kind}'; this version knows {', '.join(self.kinds)}"

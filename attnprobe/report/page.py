@@ -216,7 +216,7 @@ def _part(view: Shown, id: str) -> dict[str, Any]:
 
 def _table(grid: Grid) -> dict[str, Any]:
     """A filled table as the template's data."""
-    sides = ["left" if words else "right" for words in grid.words]
+    sides = ["l" if words else "r" for words in grid.words]
     heads = [
         {
             **{"side": side, "name": column.title, "meaning": column.meaning},

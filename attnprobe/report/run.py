@@ -17,7 +17,6 @@ from ..frame.inputs import inputs_frame
 from ..frame.labels import identity, measured_words, source_labels
 from ..frame.maps import maps_of
 from ..frame.read import frame_of
-from ..frame.rows import HEAD
 from ..grammar.lists import options_text
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps
 from ..records.read import (
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ..files import JsonObject
     from ..records.shapes import InputsRecord, Manifest, Source
 
+PLANNED = ("n", "layers", "methods", "of", "d", "heads", "windows")  # whose places in the order are known
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 
@@ -88,7 +88,7 @@ class Run:
         lines += [f"{unknown} records of commands that this version cannot show are left out"] if unknown else []
         return [*lines, *malformed_notes(self.malformed, "is left out")]
 
-    def frame(self, kind: str = HEAD, command: str | None = None) -> DataFrame:
+    def frame(self, kind: str | None = None, command: str | None = None) -> DataFrame:
         """The rows of one kind as a tidy pandas frame, in the order of the plan.
 
         Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. Their meanings are on the
@@ -96,7 +96,8 @@ class Run:
 
         Args:
             kind: ``head`` is a row for each head; ``cell`` a row for each cell; ``inputs`` the statistics of Q, K and V
-                of each head; ``map`` the blocks of the run's maps; further kinds are the command's.
+                of each head; ``map`` the blocks of the run's maps; further kinds are the command's. None is the first
+                kind that the command has, which is ``head`` of most.
             command: needed if several commands measured into the folder.
 
         Raises:
@@ -109,6 +110,7 @@ class Run:
             raise unknown("command of the run", command, list(self.records))
         cells, types = self.records[command], shape_of(command)
         assert types is not None  # a run holds commands that are known alone
+        kind = kind or next(iter(types.kinds))
         of_sources = source_labels(cells)
         if kind == "inputs":
             return inputs_frame(self.inputs, cells, of_sources)
@@ -244,6 +246,7 @@ def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObje
             *(at(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
             method,
             at("d", record.get("d")),
+            *(at(name, record.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
             record.get("repeat") or 0,
             at("heads", record.get("head")),
         )

@@ -29,13 +29,15 @@ def listing(
     """
     from pandas import DataFrame
 
+    from ..grammar.foreign import printable_within
     from ..records.file import SCHEMA, strict_json
     from .grid import grids
     from .writers import csv, jsonl, latex, markdown, terminal
 
+    rows = printable_within(list(rows))
     if format == "json":
-        return strict_json({"schema": SCHEMA, "command": name, "rows": list(rows)}, indent=2)
-    frame = DataFrame(list(rows)).convert_dtypes() if rows else DataFrame()
+        return strict_json({"schema": SCHEMA, "command": name, "rows": rows}, indent=2)
+    frame = DataFrame(rows).convert_dtypes() if rows else DataFrame()
     if format == "jsonl":
         return jsonl(frame).rstrip("\n")
     if format == "csv":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,7 +156,8 @@ def styled(style: str) -> Iterator[None]:
     """
     ours = HERE / f"{style if style in STYLES else STYLES[0]}{MPLSTYLE}"
     settings: Any = {**matplotlib.rc_params_from_file(ours, use_default_template=False), **given(style)}
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # it is drawn as a box
         yield
 
 

@@ -14,7 +14,7 @@ from ..frame.metric import METRICS
 from ..frame.rows import CELL
 from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
-from .grid import Grid, grids, selected, summarised, with_computed
+from .grid import OF_SERIES, Grid, grids, selected, summarised, with_computed
 from .header import Header
 from .table import Column, Table
 from .writers import check_format, csv, json_rows, jsonl, latex, markdown, terminal
@@ -304,7 +304,7 @@ def check_columns(catalogues: Sequence[Catalogue], names: Sequence[str], of_line
 def _fields(table: Table) -> list[str]:
     """The columns of a table's lines that are no statistics, and some that are."""
     shown = [field for column in table.every for field in column.fields]
-    return [*table.each, *table.by, *COUNTS, *STATE, *table.of_groups, *shown]
+    return [*table.each, *table.by, *OF_SERIES, *COUNTS, *STATE, *table.of_groups, *shown]
 
 
 def fields(catalogue: Catalogue, shape: RowTypes) -> list[str]:

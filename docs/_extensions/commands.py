@@ -17,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 from attnprobe.cli import COMMANDS, cli
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.show.shown import Catalogue
-from attnprobe.tables.table import Column
+from attnprobe.show.table import Column
 
 
 class Commands(SphinxDirective):
@@ -44,7 +44,7 @@ def section_of(name: str, parent: click.Context) -> nodes.section:
 def columns_of(name: str) -> Sequence[Column]:
     """All columns that the tables of a command may have."""
     if name in EXPERIMENTS:
-        return experiment(name).columns
+        return experiment(name).catalogue.columns
     return Catalogue.of("compare").columns if name == "compare" else ()
 
 
@@ -59,9 +59,9 @@ def legend_rows(columns: Sequence[Column]) -> list[tuple[str, str]]:
 
 
 def legend_text(column: Column) -> str:
-    """The heading of a column where it is not its name, its meaning, and what else there is to know."""
+    """The heading of a column where it is not its name, and its meaning."""
     heading = column.title if column.title != column.name else ""
-    return "; ".join(filter(None, [heading, column.meaning, column.more]))
+    return "; ".join(filter(None, [heading, column.meaning]))
 
 
 class NodeFormatter(click.HelpFormatter):

@@ -6,15 +6,20 @@ import json
 from typing import Any
 
 from attnprobe.experiments import EXPERIMENTS, shape_of
+from attnprobe.frame.read import PLACE
 from attnprobe.frame.rows import CellLine, RowTypes
-from attnprobe.records.shapes import INPUTS, MANIFEST, Shape
-from attnprobe.report.run import COLUMNS
+from attnprobe.records.shapes import INPUTS, MANIFEST
 
 SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
 SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")
 SHARED += ("draws_hash", "seconds")
 LINE = ("kind", "key", "schema")  # of every line
-SHAPES: dict[str, Shape[Any] | RowTypes] = {command: shape for command in EXPERIMENTS if (shape := shape_of(command))}
+SHAPES = {command: types for command in EXPERIMENTS if (types := shape_of(command))}
+WORDS = {  # columns of frames that are no field of a line of kind ``cell``
+    "weights": "pretrained, initialized or initialized-qkv",
+    "scale_inputs": "the factor of the scores",
+    "name": "the method with its options, as in tables; empty for a matrix",
+}
 
 INTRO = """# Records
 
@@ -23,18 +28,16 @@ attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
-| `records.jsonl` | JSON objects: one line for each cell, or a line for each of its rows and then one of kind `cell` |
+| `records.jsonl` | JSON objects: a line for each row of a cell, then the line of kind `cell` that ends it |
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 
-[records.schema.json](records.schema.json) is the JSON Schema of a record of any command. This page and the schema are
-generated from the types `Record` in `attnprobe/records/shapes.py` and `attnprobe/experiments/COMMAND/record.py`.
+[records.schema.json](records.schema.json) is the JSON Schema of a line of any command. This page and the schema are
+generated from the types in `attnprobe/frame/rows.py` and `attnprobe/experiments/COMMAND/record.py`.
 
 - attnprobe only adds lines. If several lines have the same `key`, the last one is valid. But a line with status `ok`
   is never replaced by a line with another status.
-- A number that is not finite is `null`, and `status` gives the reason. In rows, infinity is
-  `"inf"` or `"-inf"`, and `null` is NaN.
-- A list of numbers has one entry for each head of `heads`, in that order, unless its line below says otherwise.
+- Infinity is `"inf"` or `"-inf"`, and `null` is NaN. A field that was not measured is absent.
 - Only `seconds` varies between two runs of the same cell on the same machine.
 
 ## Invalid lines
@@ -62,9 +65,8 @@ run.malformed  # the invalid lines
 frame = run.frame()  # a pandas frame: a row for each cell and head
 ```
 
-`frame()` has these columns for every command, and further columns for each command, listed below. Whole numbers have
-pandas' type `Int64`. Every other field of a record that is one value is a column of its name. A name that ends in
-`[NAME]` means one column for each key of an object.
+`frame()` has these columns for every command, and those of the command's rows, listed below. Columns have pandas'
+nullable types: `pandas.NA` is not measured.
 """
 
 
@@ -107,44 +109,19 @@ def name_of(reference: str) -> str:
     return reference.rpartition("/")[2]
 
 
-def parts(schema: dict[str, Any], done: set[str], level: str = "###") -> str:
-    """The objects inside a record, a table each."""
-    actual = []
-    for name, part in schema.get("$defs", {}).items():
-        if name not in done and name != "Source":
-            actual.append(
-                f"{level} {name}\n\n{part.get('description', '')}\n\n{fields(part, list(part['properties']))}\n"
-            )
-    return "\n".join(actual)
-
-
 def records_page() -> str:
     first = CellLine.model_json_schema()
-    text = [INTRO, table(("column", "content"), [(f"`{name}`", what) for name, what in COLUMNS.items()])]
+    columns = {**WORDS, **{name: one.get("description", "") for name, one in first["properties"].items()}}
+    text = [INTRO, table(("column", "content"), [(f"`{name}`", columns[name]) for name in PLACE])]
     text.append("\n## Every record\n")
     text.append(fields(first, [name for name in SHARED if name in first["properties"]]))
     text.append(f"\n### Source\n\n{first['$defs']['Source']['description']}\n")
     text.append(fields(first["$defs"]["Source"], list(first["$defs"]["Source"]["properties"])))
     for command, shape in SHAPES.items():
-        if isinstance(shape, RowTypes):
-            text.append(rows_section(command, shape))
-            continue
-        schema = shape.json_schema()
-        own = [
-            name
-            for name, one in schema["properties"].items()
-            if name not in SHARED or one != first["properties"].get(name) and name == "layer"
-        ]
-        text.append(f"\n## Records of {command}\n\n{schema['description']}\n")
-        text.append(fields(schema, own))
-        if inner := parts(schema, set()):
-            text.append(f"\n{inner}")
-        text.append("\nColumns of `frame()` besides those of every command:\n")
-        text.append(table(("column", "content"), [(f"`{name}`", what) for name, what in shape.columns.items()]))
-    text.append(
-        "\n## Inputs\n\nA line of `inputs.jsonl` holds the fields of every record that are not of a method, and\n"
-    )
-    text.append(fields(INPUTS.json_schema(), ["metrics"]))
+        text.append(rows_section(command, shape))
+    text.append("\n## Inputs\n\nA line of `inputs.jsonl` has these fields:\n")
+    inputs = INPUTS.json_schema()
+    text.append(fields(inputs, list(inputs["properties"])))
     text.append("\n## Manifest\n\n`manifest.json` is one object. Each field may be absent.\n")
     schema = MANIFEST.json_schema()
     lines = [(f"`{name}`", kind(one)) for name, one in schema["properties"].items()]
@@ -167,9 +144,8 @@ def records_schema() -> str:
     """The JSON Schema of a line of any command."""
     one_of, definitions = [], {}
     for command, shape in SHAPES.items():
-        schemas = shape.json_schemas() if isinstance(shape, RowTypes) else {"": shape.json_schema()}
-        for kind, schema in schemas.items():
-            prefix = f"{command}.{kind}".rstrip(".")
+        for kind, schema in shape.json_schemas().items():
+            prefix = f"{command}.{kind}"
             one = json.loads(json.dumps(schema).replace("#/$defs/", f"#/$defs/{prefix}."))
             definitions |= {f"{prefix}.{name}": part for name, part in one.pop("$defs", {}).items()}
             if "command" in one["properties"]:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from error_rows import lines_of_cells
 from folders import snapshot
 from golden import small_runs as golden
 from safetensors.torch import save_file
@@ -24,6 +25,7 @@ from attnprobe.cli import output, report
 from attnprobe.experiments import experiment
 from attnprobe.methods import METHODS
 from attnprobe.report import open_run, views
+from attnprobe.show.shown import Drawn
 
 
 def qkv_file(path, seed=0):
@@ -77,9 +79,10 @@ def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, 
     code, printed, err = run("report", "r", "--plot", plot)
     assert code == 0, err
     before, path = left(tmp_path / "r"), tmp_path / "r/records.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    random.Random(0).shuffle(lines)
-    path.write_bytes(b"".join(lines) + lines[0][:50])
+    cells = lines_of_cells(path)
+    random.Random(0).shuffle(cells)
+    lines = b"".join(cells).splitlines(keepends=True)
+    path.write_bytes(b"".join(lines) + lines[0][:30])
     forget(tmp_path / "r")
     code, out, err = run("report", "r", "--plot", plot)
     assert code == 4 and f"records.jsonl:{len(lines) + 1}: the file ends within this line; it is left out" in err
@@ -318,9 +321,9 @@ def test_one_source_by_two_names_is_one_source(run, tmp_path):
     run("error", "--qkv", "b.safetensors", "--d", "8", "--out", "b")
     (tmp_path / "b/records.jsonl").write_bytes(b"".join((tmp_path / x / "records.jsonl").read_bytes() for x in "ab"))
     result = json.loads(run("report", "b", "--format", "json", "--plot", "none")[1])
-    rows = [(row["method"], row["d"]) for row in result["rows"]]
-    assert rows == [("skyformer", 4), ("skyformer", 8), ("vmean", None)]
-    assert result["source"]["qkv"] == "b.safetensors" and {row["source"] for row in result["rows"]} == {None}
+    rows = {(row["method"], row["d"]) for row in result["rows"]}
+    assert rows == {("skyformer", 4), ("skyformer", 8), ("lower-bound", 4), ("vmean", None)}
+    assert result["source"]["qkv"] == "b.safetensors" and {row["source"] for row in result["rows"]} == {""}
 
 
 # --- bad input

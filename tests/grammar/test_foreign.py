@@ -87,7 +87,7 @@ def test_a_file_holds_printable_text(tmp_path):
 
 @pytest.mark.parametrize("tty", [True, False])
 def test_a_terminal_gets_printable_text_and_its_own_colours(tty):
-    text = terminal([text_grid("check", ["name"], [[HOSTILE]], [HOSTILE])], 200, tty)
+    text = terminal([text_grid("check", ["name"], [[one_line(HOSTILE)]], [one_line(HOSTILE)])], 200, tty)
     assert obeyed(re.sub(r"\x1b\[[0-9;]*m", "", text)) == set()
     assert ("\x1b[" in text) is tty
 
@@ -100,7 +100,7 @@ def test_csv_is_read_back_and_holds_no_formula(cell):
     text = listing("check", [{"name": cell, cell: 1, "number": -0.5}], "csv")
     assert not obeyed(text)
     (row,) = csv.DictReader(io.StringIO(text))
-    assert row["number"] == "-0.5" and row["name"].removeprefix("'") == one_line(cell)
+    assert row["number"] == "-0.5" and row["name"].removeprefix("'") == one_line(printable(cell))
     cells = [*row, *row.values()]
     assert not [one for one in cells if one.lstrip().startswith(FORMULA) and one not in ("-0.5", "-inf")]
 
@@ -134,8 +134,9 @@ def test_junit_xml_is_well_formed(tmp_path):
 
 @pytest.mark.usefixtures("every_file")
 def test_figures_are_well_formed_and_draw_without_a_word(tmp_path):
-    words = HOSTILE.replace("\udc80", "") + "文 --> $x"
-    rows = DataFrame({"name": words, "method": "x", "family": "y", "d": [8, 16], "kl": [0.1, 0.2]}).assign(status="ok")
+    words = printable(HOSTILE) + "文 --> $x"
+    facts = {"method": "x", "options": "", "family": "y", "status": "ok", "reference": False, "window": 0, "head": 0}
+    rows = DataFrame({"name": words, "d": [8, 16], "kl": [0.1, 0.2]}).assign(**facts)
     figure = Figure("check", words, x="d", y="kl", marks=("line", "point"), colour="name")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

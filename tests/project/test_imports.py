@@ -243,7 +243,7 @@ import sys
 from attnprobe.judge.runs import compare_runs
 place = {"target": "softmax", "n": 8, "layer": 0, "window": 0, "seed": 0, "source": {}, "status": "ok", "d": 2}
 cells = [
-    {**place, "key": x, "method": x, "rows": [{"kind": "head", "head": head, "output_spectral": v} for head in range(6)]}
+    {**place, "key": x, "method": x, "rows": [{"kind": "head", "head": h, "output_spectral": v} for h in range(6)]}
     for x, v in (("a", 1.0), ("b", 2.0))
 ]
 (row,) = compare_runs(cells, cells, ["output_spectral"], pairs=["a=b"]).rows

@@ -4,8 +4,10 @@ import json
 
 import pytest
 from error_records import a_run
+from error_rows import as_rows
 
 from attnprobe.cli import main
+from attnprobe.frame.rows import lines_of
 from attnprobe.records.file import strict_json
 
 EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
@@ -21,7 +23,9 @@ def records(**changes):
 
 def a_folder(path, some, manifest=None):
     path.mkdir(parents=True)
-    (path / "records.jsonl").write_text("".join(strict_json(one) + "\n" for one in some))
+    (path / "records.jsonl").write_text(
+        "".join(strict_json(line) + "\n" for cell in as_rows(some) for line in lines_of(cell))
+    )
     if manifest is not None:
         (path / "manifest.json").write_text(json.dumps(manifest))
     return path

@@ -50,7 +50,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
 
     def __init__(self, request: RoundingRequest, notify: Callable[[str], None], timings: Timings) -> None:
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
-        super().__init__(request, parts, partial(_cells, request))
+        super().__init__(request, parts, partial(_cells, request), {"formats": [*request.formats]})
         self._last: tuple[QKV, tuple[object, ...], Computation] | None = None
 
     def head(self, place: Place, cell: RoundingMethod) -> dict[str, Any]:

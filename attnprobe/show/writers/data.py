@@ -19,7 +19,7 @@ def csv(frame: DataFrame) -> str:
     """A frame as CSV in full precision. What was not measured is empty; infinity is ``inf``."""
     words = frame.select_dtypes(("object", "string"))
     safe = frame.assign(**{name: [csv_cell(value) for value in words[name]] for name in words})
-    return safe.to_csv(index=False, lineterminator="\n")
+    return safe.rename(columns=csv_cell).to_csv(index=False, lineterminator="\n")
 
 
 def csv_cell(value: object) -> object:
