@@ -165,7 +165,13 @@ def largest(session, metric: str) -> float | str:
     """The largest number of the cells that were measured; if none was, the reason of the first."""
     records = [record for record in session.outcome.records if not record.get("reference")]
     failed = [record["reason"] for record in records if record["status"] not in ("ok", "skipped")]
-    found = [value for record in records if record["status"] == "ok" for value in record["metrics"][metric]]
+    found = [
+        value
+        for record in records
+        if record["status"] == "ok"
+        for row in record["rows"]
+        if (value := row.get(metric)) is not None
+    ]
     if failed:
         raise RuntimeError(failed[0])
     return max(found) if found else str(records[0]["reason"])

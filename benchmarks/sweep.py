@@ -62,7 +62,7 @@ def ours(path: str, budgets: list[int]) -> Errors:
     )
     records = measure_errors(request).outcome.records
     return {
-        (one["method"], one["d"]): torch.tensor(one["metrics"]["output_spectral"], dtype=torch.float64)
+        (one["method"], one["d"]): torch.tensor([row["output_spectral"] for row in one["rows"]], dtype=torch.float64)
         for one in records
         if one["method"] in METHODS
     }

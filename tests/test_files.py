@@ -83,8 +83,7 @@ def test_no_limit_is_none(tmp_path):
 
 @pytest.mark.parametrize("name", ["~nobody-has-this-name/x", "x" * 400])
 def test_a_name_that_cannot_be_a_path_is_refused_wherever_one_is_given(name, monkeypatch):
-    from attnprobe.experiments.error.papers import read_reference
-
+    from attnprobe.frame.papers import read_reference
     from attnprobe.methods import get
     from attnprobe.methods.user.scaffold import write_method
     from attnprobe.records.budgets import read_budgets

@@ -114,7 +114,7 @@ def overlay_of(references: Sequence[Reference], frame: DataFrame) -> DataFrame:
     """
     import pandas as pd
 
-    methods = frame[["method", "name"]].dropna().drop_duplicates("method")
+    methods = frame[["method", "name"]].dropna().drop_duplicates(subset="method")
     names = {folded(method): name for method, name in methods.itertuples(index=False)}
     weights = set(frame["weights"].dropna())
     rows = [

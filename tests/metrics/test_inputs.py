@@ -11,9 +11,11 @@ from largest import Largest
 from attnprobe import QKV, exact, input_statistics
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
+from attnprobe.frame.inputs import inputs_frame
+from attnprobe.frame.labels import source_labels
 from attnprobe.metrics import INPUT_STATISTICS, ExactNorms, exact_norms
 from attnprobe.records.read import read_inputs
-from attnprobe.tables.inputs import input_lines, input_rows, input_tables
+from attnprobe.report import open_run
 
 
 def twin(qkv: QKV) -> dict[str, list[float]]:
@@ -187,10 +189,9 @@ def test_the_norms_of_the_exact_matrix_are_found_once_for_the_statistics_and_all
     [record] = read_inputs(run.path).records
     norms = exact_norms(exact(qkv))
     assert record["metrics"]["stable_rank"] == ((norms.frobenius / norms.value) ** 2).tolist()
-    for one in run.outcome.records:
-        if "matrix_spectral" in one["metrics"]:
-            relative = torch.tensor(one["metrics"]["matrix_spectral"], dtype=torch.float64) / (2 * norms.value)
-            assert one["metrics"]["matrix_spectral_relative"] == pytest.approx(relative.tolist(), rel=2 * tol)
+    heads = open_run(run.path).frame().dropna(subset="matrix_spectral")
+    expected = heads["matrix_spectral"] / (2 * norms.value.numpy()[heads["head"].astype(int)])
+    assert len(heads) and heads["matrix_spectral_relative"].tolist() == pytest.approx(expected.tolist(), rel=2 * tol)
 
 
 def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(file, tmp_path, monkeypatch):
@@ -212,29 +213,19 @@ def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(f
         return [{k: v for k, v in one.items() if k not in ("seconds", "run")} for one in records]
 
     assert strip(run.outcome.records) == strip(plain.outcome.records)
-    assert input_rows(read_inputs(run.path).records, run.outcome.records) == []
+    assert open_run(run.path).frame("inputs").empty
 
 
-def test_rows_are_the_heads_of_the_cells_and_lines_have_their_medians(file, tmp_path):
+def test_rows_are_the_heads_of_the_cells(file, tmp_path):
     qkv, path = file
     run = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "run")))
-    rows = input_rows(read_inputs(run.path).records, run.outcome.records)
+    rows = open_run(run.path).frame("inputs")
     values = input_statistics(qkv)["score_std"].tolist()
-    assert [row["head"] for row in rows] == [0, 1] and [row["score_std"] for row in rows] == values
-    one = [record | {"heads": [1]} for record in run.outcome.records]
-    assert [row["head"] for row in input_rows(read_inputs(run.path).records, one)] == [1]
-    [line] = input_lines(rows)
-    assert line.startswith(f"inputs, medians of heads: layer 0, n = 24: scores s.d. {sum(values) / 2:#.3g}, largest ")
-    for name in ("score_max", "entropy"):
-        ends = sorted(input_statistics(qkv)[name].tolist())
-        assert f" [heads {ends[0]:#.3g} – {ends[1]:#.3g}]" in line
-    assert "[heads" not in input_lines(rows[:1])[0]
-    for layers, named in (((1, 2, 3), "layers 1-3"), ((1, 2), "layers 1-2"), ((0, 2, 3), "layers 0, 2-3")):
-        [line] = input_lines([row | {"layer": layer} for layer in layers for row in rows])
-        assert line.startswith(f"inputs, medians of heads: {named}, n = 24: ")
-    [table] = input_tables(rows)
-    [cells] = table.lines
-    assert "2 heads x 1 window" in table.caption and len(cells) == len(table.headings) == 1 + len(INPUT_STATISTICS)
+    assert rows["head"].tolist() == [0, 1] and rows["score_std"].tolist() == values
+    assert {*INPUT_STATISTICS} <= {*rows}
+    cells = [cell | {"heads": [1]} for cell in run.outcome.records]
+    of_one = inputs_frame(read_inputs(run.path).records, cells, source_labels(cells))
+    assert of_one["head"].tolist() == [1]
 
 
 def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file, tmp_path, capsys):
@@ -244,17 +235,16 @@ def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file
     out = tmp_path / "run"
     with pytest.raises(SystemExit):
         main(["error", "--qkv", path, "--device", "cpu", "--method", "vmean", "--out", str(out), "--format", "json"])
-    full = json.loads(capsys.readouterr().out)
-    assert {row["head"] for row in full["inputs"]} == {0, 1} and full["inputs"][0]["entropy"] > 0
+    capsys.readouterr()
     before = {file.name: file.read_bytes() for file in (out / "tables").iterdir()}
     assert {"error-inputs.md", "error-inputs.csv", "error-inputs.json"} <= before.keys()
     with pytest.raises(SystemExit):
         main(["report", str(out)])
-    shown = capsys.readouterr().out
-    assert "inputs, medians of heads: layer 0, n = 24" in shown
+    [row] = json.loads((out / "tables/error-inputs.json").read_text())["rows"]
+    assert row["heads"] == 2 and row["entropy.median"] > 0
     assert {name: (out / "tables" / name).read_bytes() for name in before} == before
     assert "stable rank" in (out / "tables" / "error-inputs.tex").read_text()
-    assert "Inputs · n = 24" in (out / "report.html").read_text()
+    assert "Q, K and V before any method" in (out / "report.html").read_text()
     (out / "inputs.jsonl").unlink()  # a run of an older version
     with pytest.raises(SystemExit):
         main(["report", str(out)])

@@ -49,19 +49,18 @@ def test_the_readme_names_every_command_and_picture_that_exists():
 
 
 @pytest.mark.parametrize(
-    ("block", "number", "lines", "cells"),
-    [pytest.param(0, 1, slice(2, 6), 7, marks=needs_minilm), pytest.param(2, 2, slice(2, 5), 4, marks=needs_smollm2)],
+    ("block", "number"),
+    [pytest.param(0, 1, marks=needs_minilm), pytest.param(2, 2, marks=needs_smollm2)],
     ids=["minilm", "smollm2"],
 )
-def test_a_command_of_the_readme_gives_its_table(block, number, lines, cells, run, no_hub):
-    """Every line and column that it shows, but for those that rounding decides (≈)."""
+def test_a_command_of_the_readme_gives_its_table(block, number, run, no_hub):
+    """Every line that it shows, but for the numbers that rounding decides (≈)."""
     command = shell(README)[block].rpartition(" && attnprobe ")[2]
     code, out, _ = run(*shlex.split(command))
     assert code == 0
     printed = [flat(line).split() for line in out.splitlines()]
-    head, rows = README.split("<!-- table -->")[number].split("<!-- /table -->")[0].split("─\n")
-    shown = [*head.splitlines()[lines], *rows.splitlines()[:-1]]
-    assert len(rows.splitlines()) == cells + 1
+    shown = README.split("<!-- table -->")[number].split("<!-- /table -->")[0].strip("`\n").splitlines()
+    assert len(shown) > 8
     for line in shown:
         words = [word for word in flat(line).split() if "≈" not in word]
         assert any(contains(one, words) for one in printed), line
@@ -107,10 +106,8 @@ def test_every_extra_that_the_install_page_names_exists():
     assert sorted(named) == sorted(extras)
 
 
-def test_what_changed_is_listed_once_by_its_kind():
+def test_what_changed_is_one_page_and_listed_once():
     page = (ROOT / "CHANGELOG.md").read_text()
-    head, *parts = page.split("\n## Unreleased\n")[1].split("\n## ")[0].split("\n### ")
-    kinds = [part.splitlines()[0] for part in parts]
-    assert "\n- " not in head and set(kinds) <= {"What you must change", "Added", "Mended", "Security"}
-    bullets = re.findall(r"^- .*(?:\n  .*)*", page, re.M)
-    assert len(bullets) == len(set(bullets)) and len(kinds) == len(set(kinds))
+    unreleased = page.split("(unreleased)\n")[1].split("\n## ")[0]
+    bullets = re.findall(r"^- .*(?:\n  .*)*", unreleased, re.M)
+    assert len(bullets) == len(set(bullets)) > 8 and len(unreleased.split()) <= 700

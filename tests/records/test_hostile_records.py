@@ -141,7 +141,9 @@ def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
             if problem is not None:
                 refused += 1
                 about = {str(part) for part in place} | {"heads"}
-                counted = place[0] in ("lines", "rows") and ("rows can be read" in problem or "a row has none" in problem)
+                counted = place[0] in ("lines", "rows") and (
+                    "rows can be read" in problem or "a row has none" in problem
+                )
                 named = problem.startswith("field ") and any(part in problem for part in about)
                 assert counted or named, (place, how, problem)
                 assert len(problem) < 400 and "\n" not in problem

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from cells import bits
 from sources_helpers import text_of
 
 from attnprobe.errors import UsageError
@@ -47,10 +48,6 @@ def alone(measured, tmp_path_factory):
         return actual[command]
 
     return made
-
-
-def bits(records):
-    return {one["key"]: json.dumps({**one, "seconds": None, "run": None}, sort_keys=True) for one in records}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from cells import bits
 from paths import GOLDEN
 
 from attnprobe.records.read import read_records
@@ -72,12 +73,11 @@ while kills:
 """
 
 
-def bits(folder):
-    actual = {
-        one["key"]: json.dumps({**one, "seconds": None, "run": None}, sort_keys=True) for one in read_records(folder)
-    }
-    assert len(actual) == len((folder / "records.jsonl").read_bytes().splitlines())  # none is measured twice
-    return actual
+def whole_cells(folder):
+    found = bits(read_records(folder))
+    lines = map(json.loads, (folder / "records.jsonl").read_bytes().splitlines())
+    assert len(found) == sum(line["kind"] == "cell" for line in lines)  # none is measured twice
+    return found
 
 
 SLOW = pytest.mark.slow
@@ -93,8 +93,8 @@ def test_a_sweep_that_is_killed_ends_as_one_that_was_not(kills, seed, jobs, tmp_
     run = [sys.executable, "-c", KILLER, str(kills), str(seed), str(jobs)]
     done = subprocess.run(run, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    whole = bits(tmp_path / "whole")
+    whole = whole_cells(tmp_path / "whole")
     folders = sorted(tmp_path.glob("r*"))
-    assert folders and all(bits(folder) == whole for folder in folders)
+    assert folders and all(whole_cells(folder) == whole for folder in folders)
     expected = {"sweep.yaml", "beside", "stderr", "whole", *(f.name for f in folders)}
     assert {path.name for path in tmp_path.iterdir()} == expected

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.measure import ErrorCells
+from attnprobe.frame.rows import lines_of
 from attnprobe.run import plan, provenance
 from attnprobe.run.cells import _of_windows
 from attnprobe.run.estimate import estimate_cells
@@ -175,7 +176,8 @@ def test_a_dry_run_counts_failed_cells_where_they_are_tried_again(tmp_path):
     asked |= {"methods": ("linear,vmean",), "d": (4,)}
     records = measure_errors(ErrorRequest(**asked)).outcome.records
     records = [{**one, "status": "failed"} if one["method"] == "linear" else one for one in records]
-    (tmp_path / "r/records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    lines = [line for cell in records for line in lines_of(cell)]
+    (tmp_path / "r/records.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     for again, done in ((False, {True}), (True, {False})):
         cells = estimate_cells(ErrorCells, ErrorRequest(**asked, retry_failed=again))
         assert {cell.done for cell in cells if cell.name == "linear"} == done

@@ -16,6 +16,7 @@ from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.file import identity_facts
+from attnprobe.report import open_run
 from attnprobe.sources import SourceSpec, load_qkv, resolve, save_qkv
 from attnprobe.sources.cache import Cache, default_cache
 
@@ -311,11 +312,13 @@ def test_the_exact_output_and_the_input_statistics_are_made_once(scale, cache, m
         options = place | {"out": str(tmp_path / name), "scale_inputs": (scale,)} | options
         measure_errors(ErrorRequest(**options))
         folder = tmp_path / name
-        return [json.loads(line)["metrics"] for file in FILES for line in (folder / file).read_text().splitlines()]
+        run = open_run(folder)
+        return [run.frame(kind).drop(columns=["seconds", "key"], errors="ignore") for kind in ("head", "inputs")]
 
     first = measured("first")
     assert sorted(made) == ["exact_output", "input_statistics"]
-    assert measured("second") == first and len(made) == 2
+    second = measured("second")
+    assert len(made) == 2 and all(one.equals(other) for one, other in zip(first, second, strict=True))
     others = {"head": {"head": (1,)}, "scale": {"scale_inputs": (scale + 1,)}, "target": {"target": "gaussian"}}
     for number, (name, options) in enumerate(others.items(), 1):
         measured(name, **options)
