@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from ..errors import SourceError, UsageError
 from ..grammar.lists import counted, numbers
-from .call import AttentionCall
-from .masks import Added, Pattern, added, pattern_of, split_mask
+from ..operators.blocks import reach
+from .call import AttentionCall, rows_of
+from .masks import Added, Pattern, added, cleared, pattern_of, split_mask
 from .weightless import hide_weightless
 
 if TYPE_CHECKING:
@@ -276,3 +277,67 @@ class Masks:
             visible, bias = split_mask(mask, sizes)
             self._split[id(mask), cross] = mask, visible, bias, pattern_of(visible, cross)
         return self._split[id(mask), cross][1:]
+
+
+@dataclass(frozen=True)
+class OwnAttention:
+    """A module's own eager attention of one call, by query rows.
+
+    Attributes:
+        query: (b, h, n_q, p). key, value: (b, h_kv, n_k, ·). mask: that of `Masks.added`. scaling, dropout, extras: as
+            transformers passes them.
+    """
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Added
+    scaling: float | None
+    dropout: float
+    extras: Mapping[str, Any]
+
+    def __call__(self, index: slice | Tensor) -> Tensor:
+        """The output of some query rows, (b, rows, h, p_v)."""
+        numbers, empty = self.mask
+        n_q, n_k = self.query.shape[2], self.key.shape[2]
+        end = _end(numbers, n_q, n_k, index)
+
+        def cut(x: Any) -> Any:
+            """The query rows and first keys of a tensor shaped like scores; anything else unchanged."""
+            scores = isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2:] == (n_q, n_k)
+            return x[..., index, :end] if scores else x
+
+        extras = {name: cut(extra) for name, extra in self.extras.items()}
+        arguments = (self.module, self.query[:, :, index], self.key[:, :, :end], self.value[:, :, :end], cut(numbers))
+        output = eager_of(self.module)(*arguments, scaling=self.scaling, dropout=self.dropout, **extras)[0]
+        return cleared(output, rows_of(empty, index))
+
+    def where_blind(self, call: AttentionCall, output: Tensor) -> Tensor:
+        """A method's output (b, n_q, h, p_v) of the call, with this output for queries that see no key.
+
+        What they get is no approximation: a finite mask leaves them a mean of all values, a bool mask zeros. Queries
+        that are padding keep the method's output, which no other token reads.
+        """
+        if call.visible is None or call.pattern.regular:
+            return output
+        blind = ~call.visible.any(-1)  # (b, 1 or h, n_q)
+        rows = blind.any(0).any(0).nonzero()[:, 0]
+        if not len(rows):
+            return output
+        chosen = blind[:, :, rows].transpose(1, 2)[..., None]
+        return output.index_copy(1, rows, torch.where(chosen, self(rows), output[:, rows]))
+
+
+def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
+    """The number of first keys that the query rows need: a mask that lets each see itself hides all later ones.
+
+    It is a `reach`, so sums over fewer keys add the same numbers in the same order.
+    """
+    if mask is None or mask.dim() != 4 or mask.shape[-2:] != (n_q, n_k) or n_q != n_k:
+        return n_k
+    last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
+    end = reach(last - 1, n_k)
+    later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
+    causal = bool((later <= torch.finfo(mask.dtype).min).all()) and bool((own == 0).all())
+    return end if causal else n_k
