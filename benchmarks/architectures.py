@@ -40,6 +40,7 @@ import tiny_models  # noqa: E402
 from attnprobe.errors import AttnprobeError  # noqa: E402
 from attnprobe.experiments.error import ErrorRequest, measure_errors  # noqa: E402
 from attnprobe.experiments.inject import InjectRequest, measure_drift  # noqa: E402
+from attnprobe.frame.rows import HEAD as HEAD_ROW  # noqa: E402
 from attnprobe.grammar.lists import spans  # noqa: E402
 from attnprobe.hooks.call import AttentionCall  # noqa: E402
 from attnprobe.hooks.capture import capture_all  # noqa: E402
@@ -163,12 +164,12 @@ def result_of(command: str) -> float | str:
 
 def largest(session, metric: str) -> float | str:
     """The largest number of the cells that were measured; if none was, the reason of the first."""
-    records = [record for record in session.outcome.records if not record.get("reference")]
-    failed = [record["reason"] for record in records if record["status"] not in ("ok", "skipped")]
-    found = [value for record in records if record["status"] == "ok" for value in record["metrics"][metric]]
+    cells = [cell for cell in session.outcome.records if cell.get("requested", True)]
+    failed = [cell["reason"] for cell in cells if cell["status"] not in ("ok", "skipped")]
+    found = [row[metric] for cell in cells if cell["status"] == "ok" for row in cell["rows"] if row["kind"] == HEAD_ROW]
     if failed:
         raise RuntimeError(failed[0])
-    return max(found) if found else str(records[0]["reason"])
+    return max(found) if found else str(cells[0]["reason"])
 
 
 def table(rows: list[Row]) -> str:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from attnprobe import QKV, approximate, load_qkv
 from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.frame.rows import HEAD
 from attnprobe.metrics.cost import peak_bytes
 
 METHODS = ("nystromformer", "skyformer", "performer", "informer", "linformer")
@@ -62,7 +63,9 @@ def ours(path: str, budgets: list[int]) -> Errors:
     )
     records = measure_errors(request).outcome.records
     return {
-        (one["method"], one["d"]): torch.tensor(one["metrics"]["output_spectral"], dtype=torch.float64)
+        (one["method"], one["d"]): torch.tensor(
+            [row["output_spectral"] for row in one["rows"] if row["kind"] == HEAD], dtype=torch.float64
+        )
         for one in records
         if one["method"] in METHODS
     }
