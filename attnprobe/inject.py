@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .arguments import checked
 from .errors import SourceError, UsageError
 from .hooks.call import AttentionCall
-from .hooks.interface import Masks, OwnAttention, Selection, bypassed, call_of, put, switched
+from .hooks.interface import Masks, Selection, bypassed, call_of, put, switched
 from .hooks.numbering import Numbering, Place, layer_of, numbered
 from .hooks.rope import Rope, rope_of, ropes
 from .methods import Method, get
@@ -194,11 +194,10 @@ def _injected_attention(
     if injection is None:  # another model shares the configuration and so the name of this function
         raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
     place, masks = injection.numbering.next(module), injection.masks_now()
-    mask = masks.added(module, attention_mask, query.dtype)
-    own = OwnAttention(module, query, key, value, mask, scaling, dropout, extras)
+    own = masks.own(module, query, key, value, attention_mask, scaling, dropout, extras)
     if not injection.selection.takes(place.layer, place.module):
         return own(slice(0, query.shape[2])), None
-    call = call_of(module, query, key, value, mask.numbers, scaling, extras, place, masks)
+    call = call_of(module, query, key, value, own.mask.numbers, scaling, extras, place, masks)
     output = injection.replacement(replace(call, rope=rope_of(injection.ropes, call)))
     return own.where_blind(call, output).contiguous(), None
 
@@ -216,7 +215,6 @@ def _registered_attention(
 ) -> tuple[Tensor, None]:
     """The attention function of `register_attention`."""
     place = Place(type(module).__name__, 0, layer_of("", module) or 0, 0)
-    mask = Masks().added(module, attention_mask, query.dtype)
-    own = OwnAttention(module, query, key, value, mask, scaling, dropout, extras)
-    call = call_of(module, query, key, value, mask.numbers, scaling, extras, place)
+    own = Masks().own(module, query, key, value, attention_mask, scaling, dropout, extras)
+    call = call_of(module, query, key, value, own.mask.numbers, scaling, extras, place)
     return own.where_blind(call, replacement(call)).contiguous(), None

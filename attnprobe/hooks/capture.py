@@ -24,7 +24,7 @@ from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
 from .blocks import Blocks, Finished, watched
 from .call import AttentionCall, blocks, joined
-from .interface import Masks, OwnAttention, Selection, bypassed, call_of, eager_of, put, switched
+from .interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
 from .numbering import Numbering, numbered, trace
 from .rope import Rope, rope_of, ropes
 
@@ -274,8 +274,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """The function that transformers calls: query (b, h, n, p), key and value (b, h_kv, n, ·), mask (b, 1, n, n)."""
     recorder = _active.get()
-    mask = (Masks() if recorder is None else recorder.masks).added(module, attention_mask, query.dtype)
-    rows = OwnAttention(module, query, key, value, mask, scaling, dropout, kwargs)
+    masks = Masks() if recorder is None else recorder.masks
+    rows = masks.own(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     if recorder is None:
         return torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1), None
     place = recorder.numbering.next(module)
@@ -293,7 +293,7 @@ def _attention(
     if recorder.keys is not None:
         recorder.keys(place.number, module, key)
     if recorder.selection.takes(place.layer, place.module):
-        captured = call_of(module, query, key, value, mask.numbers, scaling, kwargs, place, recorder.masks)
+        captured = call_of(module, query, key, value, rows.mask.numbers, scaling, kwargs, place, recorder.masks)
         if recorder.plain:
             _check_plain(recorder, captured)
         own = output

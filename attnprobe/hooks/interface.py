@@ -21,7 +21,7 @@ from ..errors import SourceError, UsageError
 from ..grammar.lists import counted, numbers
 from ..operators.blocks import reach
 from .call import AttentionCall, rows_of
-from .masks import Added, Pattern, added, cleared, pattern_of, split_mask
+from .masks import Added, Pattern, added, cleared, lowest, pattern_of, split_mask
 from .weightless import hide_weightless
 
 if TYPE_CHECKING:
@@ -269,6 +269,21 @@ class Masks:
             self._added[id(mask), own, dtype] = mask, added(mask, own, dtype)  # a reference keeps the id unique
         return self._added[id(mask), own, dtype][1]
 
+    def own(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scaling: float | None,
+        dropout: float,
+        extras: Mapping[str, Any],
+    ) -> OwnAttention:
+        """The own attention of a call, as transformers hands it over."""
+        found, own = self.added(module, mask, query.dtype), self.implementation(module)
+        return OwnAttention(module, query, key, value, found, scaling, dropout, extras, own)
+
     def split(
         self, mask: Tensor | None, sizes: tuple[int, int, int], cross: bool
     ) -> tuple[Tensor | None, Tensor | None, Pattern]:
@@ -281,11 +296,14 @@ class Masks:
 
 @dataclass(frozen=True)
 class OwnAttention:
-    """A module's own eager attention of one call, by query rows.
+    """A module's own attention of one call, by query rows.
+
+    It is eager attention. If all numbers of a query's mask are negative, their size decides which scores are lost in
+    rounding, and so does the implementation: such a query has the module's own one, as far as it is torch's.
 
     Attributes:
         query: (b, h, n_q, p). key, value: (b, h_kv, n_k, ·). mask: that of `Masks.added`. scaling, dropout, extras: as
-            transformers passes them.
+            transformers passes them. implementation: the name of the module's own.
     """
 
     module: nn.Module
@@ -296,6 +314,7 @@ class OwnAttention:
     scaling: float | None
     dropout: float
     extras: Mapping[str, Any]
+    implementation: str
 
     def __call__(self, index: slice | Tensor) -> Tensor:
         """The output of some query rows, (b, rows, h, p_v)."""
@@ -310,7 +329,14 @@ class OwnAttention:
 
         extras = {name: cut(extra) for name, extra in self.extras.items()}
         arguments = (self.module, self.query[:, :, index], self.key[:, :, :end], self.value[:, :, :end], cut(numbers))
-        output = eager_of(self.module)(*arguments, scaling=self.scaling, dropout=self.dropout, **extras)[0]
+        given = {"scaling": self.scaling, "dropout": self.dropout, **extras}
+        output = eager_of(self.module)(*arguments, **given)[0]
+        if numbers is not None and self.implementation == "sdpa":
+            low = rows_of(numbers.amax(-1, keepdim=True) < 0, index)  # (b, 1 or h, rows or 1, 1)
+            if low is not None and bool(low.any()):
+                from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+                output = torch.where(low.transpose(1, 2), sdpa_attention_forward(*arguments, **given)[0], output)
         return cleared(output, rows_of(empty, index))
 
     def where_blind(self, call: AttentionCall, output: Tensor) -> Tensor:
@@ -339,5 +365,5 @@ def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
     last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
     end = reach(last - 1, n_k)
     later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
-    causal = bool((later <= torch.finfo(mask.dtype).min).all()) and bool((own == 0).all())
+    causal = bool((later <= lowest(mask.dtype)).all()) and bool((own == 0).all())
     return end if causal else n_k

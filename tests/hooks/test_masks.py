@@ -87,6 +87,21 @@ def test_a_query_that_sees_no_key_is_no_padding_if_others_see_its_key(name, valu
     assert apart(states(model, mask), own) <= SAME
 
 
+@pytest.mark.parametrize("value", [torch.finfo(torch.float64).min, *BLIND[2:]])
+@pytest.mark.parametrize("name", ["Llama", "GPT-NeoX"])
+def test_a_query_that_sees_no_key_in_float64_is_as_in_torchs_own_attention(name, value):
+    """Eager attention takes softmax in float32, where such numbers lose the scores, or are -∞."""
+    model = model_of(name, "sdpa").double()
+    visible = CAUSAL.clone()
+    visible[5], visible[:, :2] = False, False
+    mask = numbers(visible, 0.0).double().masked_fill(~visible, value)[None, None]
+    own = states(model, mask)
+    for layer in ("0", "1", "all"):
+        with injected(model, "softmax", layer=layer):
+            assert apart(states(model, mask)[:, 2:], own[:, 2:]) <= SAME
+    assert len(capture(model, {"input_ids": ids(), "attention_mask": mask})) == 2
+
+
 def test_queries_that_see_no_key_may_differ_by_head_and_by_row():
     """Padding and a mask that are added hide some keys twice: -1e9 and -2e9 in one row."""
     model = model_of("Llama", "eager")
