@@ -328,12 +328,13 @@ class OwnAttention:
             return x[..., index, :end] if scores else x
 
         extras = {name: cut(extra) for name, extra in self.extras.items()}
-        arguments = (self.module, self.query[:, :, index], self.key[:, :, :end], self.value[:, :, :end], cut(numbers))
+        shown = cut(numbers)
+        arguments = (self.module, self.query[:, :, index], self.key[:, :, :end], self.value[:, :, :end], shown)
         given = {"scaling": self.scaling, "dropout": self.dropout, **extras}
         output = eager_of(self.module)(*arguments, **given)[0]
-        if numbers is not None and self.implementation == "sdpa":
-            low = rows_of(numbers.amax(-1, keepdim=True) < 0, index)  # (b, 1 or h, rows or 1, 1)
-            if low is not None and bool(low.any()):
+        if shown is not None and self.implementation == "sdpa":
+            low = shown.amax(-1, keepdim=True) < 0  # (b, 1 or h, rows or 1, 1)
+            if bool(low.any()):
                 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
                 output = torch.where(low.transpose(1, 2), sdpa_attention_forward(*arguments, **given)[0], output)

@@ -90,7 +90,11 @@ def added(mask: Tensor | None, implementation: str, dtype: torch.dtype) -> Added
     if implementation == "eager":
         return Added(numbers)
     visible = mask if is_bool else ~numbers.isneginf()
-    shown = torch.zeros_like(numbers) if is_bool else numbers.clamp(min=lowest(numbers.dtype))
+    if numbers.dtype == torch.float64:
+        numbers = numbers.clamp(min=lowest(numbers.dtype))
+    if not is_bool and bool(visible.all()):
+        return Added(numbers)
+    shown = torch.zeros_like(numbers) if is_bool else numbers
     empty = ~visible.any(-1, keepdim=True)
     return Added(shown.masked_fill(~visible, lowest(numbers.dtype)), empty if bool(empty.any()) else None)
 
