@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from .arguments import checked
 from .errors import SourceError, UsageError
 from .hooks.call import AttentionCall
-from .hooks.interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
-from .hooks.masks import cleared
+from .hooks.interface import Masks, Selection, bypassed, call_of, put, switched
 from .hooks.numbering import Numbering, Place, layer_of, numbered
 from .hooks.rope import Rope, rope_of, ropes
 from .methods import Method, get
@@ -73,11 +72,11 @@ def injected(
 
     Every row of a batch is approximated separately on its valid tokens. Draws depend on ``seed``, the layer and the
     head, so a row gives the same result alone, in a batch, and in every forward. Different texts share these draws: for
-    a mean over texts give each its own seed. Outputs at padded tokens are 0 before
-    the output projection. Half precision is computed in float32. Calls that are not selected use the model's own eager
-    attention. Gradients flow to Q, K and V. Attention dropout is left out. During generation with a cache of keys the
-    queries are the last tokens: methods without the tag ``decodes``, whose rows depend on the number of keys, refuse
-    them and need ``use_cache=False``.
+    a mean over texts give each its own seed. Outputs at padded tokens are 0 before the output projection. A query that
+    sees no key, whose own key others see, gets what the model gives it. Half precision is computed in float32. Calls
+    that are not selected use the model's own eager attention. Gradients flow to Q, K and V. Attention dropout is left
+    out. During generation with a cache of keys the queries are the last tokens: methods without the tag ``decodes``,
+    whose rows depend on the number of keys, refuse them and need ``use_cache=False``.
 
     Args:
         model: any model that uses transformers' attention interface.
@@ -195,12 +194,12 @@ def _injected_attention(
     if injection is None:  # another model shares the configuration and so the name of this function
         raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
     place, masks = injection.numbering.next(module), injection.masks_now()
-    mask, empty = masks.added(module, attention_mask, query.dtype)
+    own = masks.own(module, query, key, value, attention_mask, scaling, dropout, extras)
     if not injection.selection.takes(place.layer, place.module):
-        own = eager_of(module)(module, query, key, value, mask, scaling=scaling, dropout=dropout, **extras)
-        return cleared(own[0], empty), None
-    call = call_of(module, query, key, value, mask, scaling, extras, place, masks)
-    return injection.replacement(replace(call, rope=rope_of(injection.ropes, call))).contiguous(), None
+        return own(slice(0, query.shape[2])), None
+    call = call_of(module, query, key, value, own.mask.numbers, scaling, extras, place, masks)
+    output = injection.replacement(replace(call, rope=rope_of(injection.ropes, call)))
+    return own.where_blind(call, output).contiguous(), None
 
 
 def _registered_attention(
@@ -216,5 +215,6 @@ def _registered_attention(
 ) -> tuple[Tensor, None]:
     """The attention function of `register_attention`."""
     place = Place(type(module).__name__, 0, layer_of("", module) or 0, 0)
-    mask = Masks().added(module, attention_mask, query.dtype).numbers
-    return replacement(call_of(module, query, key, value, mask, scaling, extras, place)).contiguous(), None
+    own = Masks().own(module, query, key, value, attention_mask, scaling, dropout, extras)
+    call = call_of(module, query, key, value, own.mask.numbers, scaling, extras, place)
+    return own.where_blind(call, replacement(call)).contiguous(), None

@@ -22,11 +22,9 @@ from torch import Tensor
 from ..arguments import checked
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
-from ..operators.blocks import reach
 from .blocks import Blocks, Finished, watched
-from .call import AttentionCall, blocks, joined, rows_of
+from .call import AttentionCall, blocks, joined
 from .interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
-from .masks import cleared
 from .numbering import Numbering, numbered, trace
 from .rope import Rope, rope_of, ropes
 
@@ -276,22 +274,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """The function that transformers calls: query (b, h, n, p), key and value (b, h_kv, n, ·), mask (b, 1, n, n)."""
     recorder = _active.get()
-    eager = eager_of(module)
-    mask, empty = (Masks() if recorder is None else recorder.masks).added(module, attention_mask, query.dtype)
-
-    def rows(index: slice | Tensor) -> Tensor:
-        """The model's own attention of some query rows, (b, rows, h, p_v)."""
-        end = _end(mask, query.shape[2], key.shape[2], index)
-
-        def cut(x: Any) -> Any:
-            """The query rows and first keys of a tensor shaped like scores; anything else unchanged."""
-            scores = isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2:] == (query.shape[2], key.shape[2])
-            return x[..., index, :end] if scores else x
-
-        extras = {name: cut(extra) for name, extra in kwargs.items()}
-        arguments = (module, query[:, :, index], key[:, :, :end], value[:, :, :end], cut(mask))
-        return cleared(eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0], rows_of(empty, index))
-
+    masks = Masks() if recorder is None else recorder.masks
+    rows = masks.own(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     if recorder is None:
         return torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1), None
     place = recorder.numbering.next(module)
@@ -309,13 +293,13 @@ def _attention(
     if recorder.keys is not None:
         recorder.keys(place.number, module, key)
     if recorder.selection.takes(place.layer, place.module):
-        captured = call_of(module, query, key, value, mask, scaling, kwargs, place, recorder.masks)
+        captured = call_of(module, query, key, value, rows.mask.numbers, scaling, kwargs, place, recorder.masks)
         if recorder.plain:
             _check_plain(recorder, captured)
         own = output
         if recorder.queries is not None:
             captured, own = captured.at(recorder.queries), output[:, recorder.queries]
-        recorder.captured[place.number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
+        recorder.captured[place.number] = _verified(recorder, captured, own, _softmax_in_float32(eager_of(module)))
     if recorder.blocks is not None and (recorder.exact or place.number in recorder.captured):
         recorder.blocks.attended(place.module, place.number, output)
     if last and recorder.blocks is None:
@@ -394,17 +378,3 @@ def _distance(call: AttentionCall, output: Tensor, kept: Tensor | None = None, f
     if norm == 0.0:
         return difference**0.5, largest
     return (difference / norm) ** 0.5, largest
-
-
-def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
-    """The number of first keys that the query rows need: a mask that lets each see itself hides all later ones.
-
-    It is a `reach`, so sums over fewer keys add the same numbers in the same order.
-    """
-    if mask is None or mask.dim() != 4 or mask.shape[-2:] != (n_q, n_k) or n_q != n_k:
-        return n_k
-    last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
-    end = reach(last - 1, n_k)
-    later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
-    causal = bool((later <= torch.finfo(mask.dtype).min).all()) and bool((own == 0).all())
-    return end if causal else n_k

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from ..errors import SourceError, UsageError
 from ..grammar.lists import counted, numbers
-from .call import AttentionCall
-from .masks import Added, Pattern, added, pattern_of, split_mask
+from ..operators.blocks import reach
+from .call import AttentionCall, rows_of
+from .masks import Added, Pattern, added, cleared, lowest, pattern_of, split_mask
 from .weightless import hide_weightless
 
 if TYPE_CHECKING:
@@ -268,6 +269,21 @@ class Masks:
             self._added[id(mask), own, dtype] = mask, added(mask, own, dtype)  # a reference keeps the id unique
         return self._added[id(mask), own, dtype][1]
 
+    def own(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scaling: float | None,
+        dropout: float,
+        extras: Mapping[str, Any],
+    ) -> OwnAttention:
+        """The own attention of a call, as transformers hands it over."""
+        found, own = self.added(module, mask, query.dtype), self.implementation(module)
+        return OwnAttention(module, query, key, value, found, scaling, dropout, extras, own)
+
     def split(
         self, mask: Tensor | None, sizes: tuple[int, int, int], cross: bool
     ) -> tuple[Tensor | None, Tensor | None, Pattern]:
@@ -276,3 +292,79 @@ class Masks:
             visible, bias = split_mask(mask, sizes)
             self._split[id(mask), cross] = mask, visible, bias, pattern_of(visible, cross)
         return self._split[id(mask), cross][1:]
+
+
+@dataclass(frozen=True)
+class OwnAttention:
+    """A module's own attention of one call, by query rows.
+
+    It is eager attention. If all numbers of a query's mask are negative, their size decides which scores are lost in
+    rounding, and so does the implementation: such a query has the module's own one, as far as it is torch's.
+
+    Attributes:
+        query: (b, h, n_q, p). key, value: (b, h_kv, n_k, ·). mask: that of `Masks.added`. scaling, dropout, extras: as
+            transformers passes them. implementation: the name of the module's own.
+    """
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Added
+    scaling: float | None
+    dropout: float
+    extras: Mapping[str, Any]
+    implementation: str
+
+    def __call__(self, index: slice | Tensor) -> Tensor:
+        """The output of some query rows, (b, rows, h, p_v)."""
+        numbers, empty = self.mask
+        n_q, n_k = self.query.shape[2], self.key.shape[2]
+        end = _end(numbers, n_q, n_k, index)
+
+        def cut(x: Any) -> Any:
+            """The query rows and first keys of a tensor shaped like scores; anything else unchanged."""
+            scores = isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2:] == (n_q, n_k)
+            return x[..., index, :end] if scores else x
+
+        extras = {name: cut(extra) for name, extra in self.extras.items()}
+        shown = cut(numbers)
+        arguments = (self.module, self.query[:, :, index], self.key[:, :, :end], self.value[:, :, :end], shown)
+        given = {"scaling": self.scaling, "dropout": self.dropout, **extras}
+        output = eager_of(self.module)(*arguments, **given)[0]
+        if shown is not None and self.implementation == "sdpa":
+            low = shown.amax(-1, keepdim=True) < 0  # (b, 1 or h, rows or 1, 1)
+            if bool(low.any()):
+                from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+                output = torch.where(low.transpose(1, 2), sdpa_attention_forward(*arguments, **given)[0], output)
+        return cleared(output, rows_of(empty, index))
+
+    def where_blind(self, call: AttentionCall, output: Tensor) -> Tensor:
+        """A method's output (b, n_q, h, p_v) of the call, with this output for queries that see no key.
+
+        What they get is no approximation: a finite mask leaves them a mean of all values, a bool mask zeros. Queries
+        that are padding keep the method's output, which no other token reads.
+        """
+        if call.visible is None or call.pattern.regular:
+            return output
+        blind = ~call.visible.any(-1)  # (b, 1 or h, n_q)
+        rows = blind.any(0).any(0).nonzero()[:, 0]
+        if not len(rows):
+            return output
+        chosen = blind[:, :, rows].transpose(1, 2)[..., None]
+        return output.index_copy(1, rows, torch.where(chosen, self(rows), output[:, rows]))
+
+
+def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
+    """The number of first keys that the query rows need: a mask that lets each see itself hides all later ones.
+
+    It is a `reach`, so sums over fewer keys add the same numbers in the same order.
+    """
+    if mask is None or mask.dim() != 4 or mask.shape[-2:] != (n_q, n_k) or n_q != n_k:
+        return n_k
+    last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
+    end = reach(last - 1, n_k)
+    later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
+    causal = bool((later <= lowest(mask.dtype)).all()) and bool((own == 0).all())
+    return end if causal else n_k

@@ -71,6 +71,11 @@ class Added(NamedTuple):
     empty: Tensor | None = None
 
 
+def lowest(dtype: torch.dtype) -> float:
+    """The most negative number of a mask. Eager attention may take softmax in float32, where a lower one is -∞."""
+    return max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
+
+
 def added(mask: Tensor | None, implementation: str, dtype: torch.dtype) -> Added:
     """A mask in numbers, as the model's own implementation of attention reads it.
 
@@ -85,11 +90,13 @@ def added(mask: Tensor | None, implementation: str, dtype: torch.dtype) -> Added
     if implementation == "eager":
         return Added(numbers)
     visible = mask if is_bool else ~numbers.isneginf()
+    if numbers.dtype == torch.float64:
+        numbers = numbers.clamp(min=lowest(numbers.dtype))
     if not is_bool and bool(visible.all()):
         return Added(numbers)
     shown = torch.zeros_like(numbers) if is_bool else numbers
     empty = ~visible.any(-1, keepdim=True)
-    return Added(shown.masked_fill(~visible, torch.finfo(numbers.dtype).min), empty if bool(empty.any()) else None)
+    return Added(shown.masked_fill(~visible, lowest(numbers.dtype)), empty if bool(empty.any()) else None)
 
 
 def cleared(output: Tensor, empty: Tensor | None) -> Tensor:
@@ -105,7 +112,7 @@ def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor
     """
     if mask is None:
         return None, None
-    visible = mask > torch.finfo(mask.dtype).min / 2
+    visible = mask > lowest(mask.dtype) / 2
     bias = None if torch.equal(visible, mask == 0) else mask.masked_fill(~visible, 0)
     return of_all(visible, sizes), bias
 

@@ -23,8 +23,8 @@ def hide_weightless(
     """The visible keys and the bias of `split_mask`, where keys without weight are hidden; the bias is None if it is 0.
 
     The key j has no weight for the query i if ``exp(s_ij - max_k s_ik)`` is 0 in float64, where s are the scores with
-    their bias. A key whose bias is the largest of its row is not hidden by it. A query whose biases all hide keys of
-    others sees no key: it is a padded token.
+    their bias. A key whose bias is the largest of its row is not hidden by it. A query sees no key if all its biases
+    lie that far below another query's and are equal, or each hides keys of other queries.
 
     Args:
         q: (b, h, n_q, p). k: (b, h_kv, n_k, p). scale, softcap: as in `AttentionCall`.
@@ -41,10 +41,11 @@ def hide_weightless(
     if bool((~hidden & (below < NO_WEIGHT + apart) & shown.isfinite()).any()):
         hidden = _hidden(shown, q, k, scale, softcap)
     hidden = hidden & (below < 0) & shown.isfinite()
+    highest = shown.masked_fill(~hidden, -torch.inf).amax()
+    level = ((below == 0) | ~shown.isfinite()).all(-1, keepdim=True)
+    hidden = hidden | ((level | (top <= highest)) & (top - top.amax() < NO_WEIGHT))
     if not bool(hidden.any()):
         return visible, bias if bool(bias.any()) else None
-    highest = shown.masked_fill(~hidden, -torch.inf).amax()
-    hidden = hidden | ((top <= highest) & (top - top.amax() < NO_WEIGHT))
     bias = bias.masked_fill(hidden, 0)
     seen = ~hidden if visible is None else visible & ~hidden
     return of_all(seen, (len(q), q.shape[2], k.shape[2])), bias if bool(bias.any()) else None

@@ -10,6 +10,7 @@ from functools import reduce
 import torch
 
 from ..approximation import Approximation
+from ..linalg.norms import row_norms
 from ..operators import LowRank, Mosaic, Operator, Padded, RowOverride, Scaled, Stacked, Sum
 from ..qkv import QKV
 
@@ -25,7 +26,7 @@ def magnitude(operator: Operator) -> torch.Tensor:
     columns.
     """
     if isinstance(operator, LowRank):
-        rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
+        rows, columns = row_norms(operator.left.double())[:, :, None], row_norms(operator.right.double().mT)[:, None]
         if not operator.middle:
             right, eye = operator.right.double(), torch.eye(operator.right.shape[1], dtype=torch.float64)
             if (right @ right.mT - eye).abs().max() > 1e-6:
@@ -35,7 +36,7 @@ def magnitude(operator: Operator) -> torch.Tensor:
             rows, columns = rows.amax(1, keepdim=True), columns.amax(2, keepdim=True).expand(-1, -1, operator.shape[2])
             rows = rows.expand(-1, operator.shape[1], -1)
         for factor in operator.middle:
-            rows = rows * torch.linalg.matrix_norm(factor.double())[:, None, None]
+            rows = rows * row_norms(factor.double().flatten(1))[:, None, None]
         return rows * columns
     if isinstance(operator, Scaled):
         inner = magnitude(operator.operator)

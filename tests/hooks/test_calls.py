@@ -13,8 +13,8 @@ from attnprobe.block import Block
 from attnprobe.errors import SourceError
 from attnprobe.hooks.blocks import _first, watched
 from attnprobe.hooks.call import AttentionCall
-from attnprobe.hooks.capture import _end, capture_layers
-from attnprobe.hooks.interface import _configurations, bypassing, call_of, eager_of, quiet, switched
+from attnprobe.hooks.capture import capture_layers
+from attnprobe.hooks.interface import _configurations, _end, bypassing, call_of, eager_of, quiet, switched
 from attnprobe.hooks.masks import Pattern, pattern_of, split_mask
 from attnprobe.hooks.numbering import Place
 

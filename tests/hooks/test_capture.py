@@ -491,7 +491,7 @@ def test_rows_of_a_block_need_no_keys_after_it(monkeypatch, side):
 
         return attention
 
-    monkeypatch.setattr("attnprobe.hooks.capture.eager_of", counting)
+    monkeypatch.setattr("attnprobe.hooks.interface.eager_of", counting)
     monkeypatch.setattr("attnprobe.hooks.capture._softmax_in_float32", lambda _: False)
     monkeypatch.setattr("attnprobe.operators.blocks.KEYS", 5)
     monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 4 * 2 * 4 * 12 * 3)

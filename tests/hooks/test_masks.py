@@ -1,10 +1,12 @@
 """Masks that users pass themselves: bool ones, and numbers that hide keys without being the most negative ones."""
 
+from contextlib import nullcontext
+
 import pytest
 import tiny_models
 import torch
 
-from attnprobe import capture, injected
+from attnprobe import capture, injected, register_attention
 from attnprobe.errors import Unsupported
 from attnprobe.hooks.weightless import NO_WEIGHT, hide_weightless
 
@@ -56,21 +58,73 @@ def test_exact_attention_changes_nothing_under_a_bool_mask(name, mask, layer):
     assert apart(got, own) <= SAME
 
 
-@pytest.mark.parametrize("value", [None, float("-inf")])
+BLIND = [None, -torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("value", BLIND)
 @pytest.mark.parametrize("name", ["Llama", "BERT"])
-def test_a_query_that_sees_no_key_is_no_padding_if_others_see_its_key(name, value):
-    """Attention gives it zeros, as the model does; a method with a causal or full form would give it something else."""
-    model = model_of(name, "sdpa")
+def test_a_query_that_sees_no_key_is_no_padding_if_others_see_its_key(name, value, implementation):
+    """It gets what the model gives it: zeros under a bool mask, a mean of values under a number that leaves no score.
+
+    A method with a causal or full form would give it something else.
+    """
+    if implementation == "eager" and value in BLIND[:2]:
+        pytest.skip("the model adds True as 1, and gives NaN where all keys are at -inf")
+    model = model_of(name, implementation)
     visible = (CAUSAL if name == "Llama" else torch.ones_like(CAUSAL)).clone()
     visible[5] = False
     mask = (visible if value is None else numbers(visible, value))[None, None]
     own = states(model, mask)
-    with injected(model, "softmax", layer="0"):
-        assert apart(states(model, mask), own) <= SAME
+    for layer in ("0", "all"):
+        with injected(model, "softmax", layer=layer):
+            assert apart(states(model, mask), own) <= SAME
     with pytest.raises(Unsupported, match="custom"), injected(model, "topk", d=4, layer="0"):
         states(model, mask)
     calls = capture(model, {"input_ids": ids(), "attention_mask": mask})
     assert {str(call.pattern) for call in calls.values()} == {"custom"}
+    model.set_attn_implementation(register_attention("softmax"))
+    assert apart(states(model, mask), own) <= SAME
+
+
+@pytest.mark.parametrize("value", [torch.finfo(torch.float64).min, *BLIND[2:]])
+@pytest.mark.parametrize("name", ["Llama", "GPT-NeoX"])
+def test_a_query_that_sees_no_key_in_float64_is_as_in_torchs_own_attention(name, value):
+    """Eager attention takes softmax in float32, where such numbers lose the scores, or are -∞."""
+    model = model_of(name, "sdpa").double()
+    visible = CAUSAL.clone()
+    visible[5], visible[:, :2] = False, False
+    mask = numbers(visible, 0.0).double().masked_fill(~visible, value)[None, None]
+    own = states(model, mask)
+    for layer in ("0", "1", "all"):
+        with injected(model, "softmax", layer=layer):
+            assert apart(states(model, mask)[:, 2:], own[:, 2:]) <= SAME
+    assert len(capture(model, {"input_ids": ids(), "attention_mask": mask})) == 2
+
+
+def test_queries_that_see_no_key_may_differ_by_head_and_by_row():
+    """Padding and a mask that are added hide some keys twice: -1e9 and -2e9 in one row."""
+    model = model_of("Llama", "eager")
+    visible = torch.stack([torch.stack([CAUSAL] * 4)] * 2)
+    visible[0, 1, 5], visible[0, 1, 7], visible[1, 2, 9] = False, False, False
+    mask = numbers(visible, -1e9) + numbers(torch.arange(N) < 12, -1e9)
+    batch = {"input_ids": ids(2), "attention_mask": mask}
+    own = tiny_models.hidden(model, batch)
+    with injected(model, "softmax"):
+        assert apart(tiny_models.hidden(model, batch), own) <= SAME
+
+
+def test_gradients_pass_queries_that_see_no_key():
+    model, weight = model_of("Llama", "eager").requires_grad_(True), torch.linspace(-1, 1, N)[:, None]
+    visible = CAUSAL.clone()
+    visible[5] = False
+    mask, found = numbers(visible, torch.finfo(torch.float32).min)[None, None], []
+    for block in (nullcontext(), injected(model, "softmax")):
+        with block, torch.enable_grad():
+            (weight * states(model, mask)).sum().backward()
+        found.append(model.layers[0].self_attn.v_proj.weight.grad.clone())
+        model.zero_grad()
+    assert apart(*found) <= 10 * SAME
 
 
 def test_a_bool_mask_may_differ_by_head_and_by_row():

@@ -177,7 +177,7 @@ def test_no_line_joins_the_points_of_rows_in_the_background():
     drawn = draw(rows.assign(matrix_frobenius=rows[ERROR] ** 2), scattered)
     for axis in drawn.axes:
         pale = [line for line in axis.get_lines() if line.get_color() == "#c8c8c8"]
-        assert len(pale) == 8 and all(line.get_linestyle() == "None" and line.get_marker() == "o" for line in pale)
+        assert len(pale) == 24 and all(line.get_linestyle() == "None" and line.get_marker() == "o" for line in pale)
 
 
 def test_a_method_keeps_its_colour_whatever_it_is_called_and_is_drawn_with():

@@ -325,6 +325,16 @@ def reading(keys):
     return run
 
 
+@pytest.mark.parametrize("size", [1e-206, 1e200])
+def test_the_scale_of_rounding_follows_the_size_of_the_factors(size):
+    """Squares of such entries under- or overflow float64."""
+    g = torch.Generator().manual_seed(0)
+    left = torch.randn(1, 5, 3, generator=g, dtype=torch.float64)
+    basis = torch.linalg.qr(torch.randn(1, 4, 3, generator=g, dtype=torch.float64)).Q.mT
+    whole, scaled = (magnitude(LowRank(one, None, basis)) for one in (left, size * left))
+    assert torch.allclose(scaled, size * whole, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize(
     "fault, only, status, says",
     [

@@ -7,10 +7,13 @@ Mamba, linear attention). What several heads or calls read is held once: the uni
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +23,38 @@ from ...methods import Storage
 from ...methods.fitting import CACHE_BITS
 
 if TYPE_CHECKING:
-    from transformers import Cache
+    from transformers import Cache, PreTrainedModel
 
+_own: WeakKeyDictionary[nn.Module, Callable[..., Cache]] = WeakKeyDictionary()
 
 OWN = Storage()  # keys and values as the model has them
+
+
+@torch.no_grad()
+def empty_cache(model: PreTrainedModel) -> Cache:
+    """A cache for the tokens that a model reads first, of the class that the model makes itself (MiniMax has its own).
+
+    A model is asked once, by a forward of a token.
+    """
+    from transformers import DynamicCache
+
+    if model not in _own:
+        token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+        made = getattr(model(input_ids=token, use_cache=True), "past_key_values", None)
+        _own[model] = DynamicCache if made is None else type(made)
+    own = _own[model]
+    return own(config=model.config) if "config" in inspect.signature(own).parameters else own()
+
+
+def copied_cache(cache: Cache) -> Cache:
+    """The cache for a forward, which extends it. Layers that put new tensors in place of theirs share the old."""
+    from transformers import DynamicCache, DynamicLayer
+
+    if type(cache) is not DynamicCache:
+        return deepcopy(cache)
+    made: Any = copy(cache)
+    made.layers = [copy(layer) if type(layer) is DynamicLayer else deepcopy(layer) for layer in made.layers]
+    return made
 
 
 @dataclass(frozen=True, eq=False)

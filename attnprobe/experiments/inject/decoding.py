@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import Unsupported
+from ...grammar.foreign import reason
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...replacement import Replacement
@@ -22,7 +22,7 @@ from ...sources import AttentionCall
 from ...sources.positions import NEAR, ROUNDING
 from .allocation import head_errors
 from .bench import Bench, replaced_heads
-from .cache import CacheLayer, CacheReaders, Read
+from .cache import CacheLayer, CacheReaders, Read, copied_cache, empty_cache
 from .drift import Local, Outputs, answer_metrics, local_errors, step_rows
 from .language import LanguageModel
 from .plan import InjectWork, why_not_decoded
@@ -68,9 +68,9 @@ class Prefix:
         """
         from transformers import DynamicCache, DynamicLayer
 
-        cache = DynamicCache(config=model.model.config)
+        cache = empty_cache(model.model)
         layers: Any = whole.layers  # type: ignore[attr-defined]  # of transformers 5
-        if all(type(layer) is DynamicLayer for layer in layers):
+        if type(whole) is DynamicCache and all(type(layer) is DynamicLayer for layer in layers):
             for number, layer in enumerate(layers):
                 cache.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
         else:
@@ -84,7 +84,7 @@ class Prefix:
 
     def outputs(self, way: Way) -> list[Outputs]:
         """The model's outputs for each row, of all tokens of `steps`, read in some way behind the cache."""
-        cache, ids = self._copied(), self.ids[:, self.steps]
+        cache, ids = copied_cache(self.cache), self.ids[:, self.steps]
         step = ids.shape[1] if way.at_once else 1
         starts = range(self.length, self.steps.stop, step)
         parts = [
@@ -94,17 +94,9 @@ class Prefix:
         hidden, logits = (torch.cat(part, 1) for part in zip(*parts, strict=True))
         return [Outputs(*row) for row in zip(hidden, logits, strict=True)]
 
-    def _copied(self) -> Cache:
-        """The cache for a forward, which extends it. Layers that put new tensors in place of theirs share the old."""
-        from transformers import DynamicLayer
-
-        cache: Any = copy(self.cache)
-        cache.layers = [copy(layer) if type(layer) is DynamicLayer else deepcopy(layer) for layer in cache.layers]
-        return cache
-
     def greedy(self, steps: int, way: Way) -> Tensor:
         """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""
-        cache, tokens = self._copied(), [self.next]
+        cache, tokens = copied_cache(self.cache), [self.next]
         for step in range(steps):
             start = self.length + step if way.positions else None
             _, logits = self.model.behind(cache, {"input_ids": tokens[-1]}, start=start)
@@ -150,6 +142,7 @@ class DecodingBench(Bench):
 
     @full_precision()
     def __post_init__(self) -> None:
+        self.whole = empty_cache(self.model.model)
         super().__post_init__()
         ids = self.reading.inputs["input_ids"]
         self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
@@ -160,9 +153,6 @@ class DecodingBench(Bench):
         self.readers(number, module, keys)
 
     def _outputs(self) -> list[Outputs]:
-        from transformers import DynamicCache
-
-        self.whole = DynamicCache(config=self.model.model.config)
         self.readers = CacheReaders(self.whole)
         last = self.lengths[0] - self.prefix_length + 1
         hidden, logits = self.model.behind(self.whole, self.reading.inputs, last)
@@ -272,10 +262,8 @@ class DecodingBench(Bench):
 
     def _read_by(self, work: InjectWork) -> Prefix:
         """The prompt as the model reads it by a method; its cache is not quantised yet."""
-        from transformers import DynamicCache
-
         method = Replacement(work.request.entry, work.budget, work.seed, "softmax", work.options)
-        cache = DynamicCache(config=self.model.model.config)
+        cache = empty_cache(self.model.model)
         with self._attention_by(method, work.layers):
             _, logits = self.model.behind(cache, {"input_ids": self.prefix.ids[:, : self.prefix_length]}, last=1)
         return replace(self.prefix, cache=cache, next=logits[:, -1:].argmax(-1))
@@ -327,19 +315,24 @@ def _way(prefix: Prefix, own: Sequence[Outputs]) -> Way:
         Unsupported: it reads them in no way as in a text.
     """
     model = prefix.model.model
-    if model not in _ways:
-        takes = "position_ids" in inspect.signature(model.forward).parameters
-        allowed, least = max(NEAR, ROUNDING * torch.finfo(model.dtype).eps), inf
-        for way in [way for way in WAYS if takes or not way.positions]:
-            pairs = zip(prefix.outputs(way), own, strict=True)
-            far = max(float((got.hidden - one.hidden).norm() / one.hidden.norm()) for got, one in pairs)
-            if far <= allowed:
-                _ways[model] = way
-                break
-            least = min(far, least)
-        else:
-            raise Unsupported(
-                f"{type(model).__name__}: behind a cache its hidden states differ by {least:.1e} from those of the "
-                f"whole text (relative; {allowed:.0e} is allowed), so it cannot decode"
-            )
-    return _ways[model]
+    if model in _ways:
+        return _ways[model]
+    takes = "position_ids" in inspect.signature(model.forward).parameters
+    allowed, least, failed = max(NEAR, ROUNDING * torch.finfo(model.dtype).eps), inf, ""
+    for way in [way for way in WAYS if takes or not way.positions]:
+        try:
+            found = prefix.outputs(way)
+        except Exception as error:  # the code of any model may raise anything
+            failed = f"behind a cache its forward failed ({reason(error)})"
+            continue
+        pairs = zip(found, own, strict=True)
+        far = max(float((got.hidden - one.hidden).norm() / one.hidden.norm()) for got, one in pairs)
+        if far <= allowed:
+            _ways[model] = way
+            return way
+        least = min(far, least)
+    differs = (
+        f"behind a cache its hidden states differ by {least:.1e} from those of the whole text (relative; {allowed:.0e} "
+        "is allowed)"
+    )
+    raise Unsupported(f"{type(model).__name__}: {differs if least < inf else failed}, so it cannot decode")

@@ -14,6 +14,8 @@ from attnprobe import Storage, capture
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.cache import OWN, CacheLayer, CacheReaders, Read
+from attnprobe.experiments.inject.decoding import Prefix, _way
+from attnprobe.experiments.inject.language import LanguageModel
 from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.methods import get
 
@@ -37,6 +39,16 @@ MODELS = {  # by the class of the configuration
         {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
     ),
     "Mamba first, told its positions": ("BambaConfig", MAMBA_2),
+    "a cache of its own class": (
+        "MiniMaxConfig",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "head_dim": 8,
+            "block_size": 16,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+        },
+    ),
     "a state outside the cache": (
         "RecurrentGemmaConfig",
         {"lru_width": 32, "attention_window_size": 64, "block_types": ["attention", "recurrent"]},
@@ -161,6 +173,20 @@ def test_a_model_that_reads_no_token_behind_a_cache_as_in_a_text_is_one_line(ask
         Unsupported, match=r"RecurrentGemmaForCausalLM: behind a cache its hidden states differ by .* cannot decode"
     ):
         ask("a state outside the cache", ("knorm",))
+
+
+def test_a_model_whose_forward_fails_behind_a_cache_is_one_line():
+    class Fails(Prefix):
+        def outputs(self, way):
+            raise RuntimeError("size 39 must match\nsize 15")
+
+    model = tiny_models.build("Llama")
+    language = LanguageModel(model, "causal", None, False, None, (0, 0), "float32")
+    with pytest.raises(Unsupported) as error:
+        _way(Fails(language, torch.zeros(1, 4), 2, None, None), [])
+    assert str(error.value) == (
+        "LlamaModel: behind a cache its forward failed (RuntimeError: size 39 must match), so it cannot decode"
+    )
 
 
 def test_a_call_whose_layer_of_the_cache_is_not_known_is_one_line():
