@@ -8,13 +8,11 @@ from ...frame.metric import ADDED, METRICS, metrics
 from ...grammar.lists import words
 from ...judge.gates import Gated
 from ...run.option import opt
+from ...run.topics.arithmetic import ARITHMETICS, FORMATS
 from ...run.topics.reading import Budgets, Lengths, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
-
-FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")  # those of `attnprobe.rounding`
-ARITHMETICS = ("every", "tensor-cores", "autocast")
 
 
 @dataclass(frozen=True, kw_only=True)

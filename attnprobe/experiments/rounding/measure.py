@@ -100,11 +100,9 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
 
     def _judge(self, errors: RoundingErrors, result: Result) -> None:
         """The status of a cell whose numbers say less than they seem to."""
-        if not errors.report.emulated:
-            result |= {"status": "failed", "reason": "no operation was rounded: the method computes outside of torch"}
-        elif errors.report.as_written:
-            count = sum(errors.report.as_written.values())
-            result["reason"] = f"{count} results are not rounded: the code casts them to a dtype of its own"
+        report = errors.report
+        if report.unrounded is not None:
+            result |= {"reason": report.unrounded, **({} if report.emulated else {"status": "failed"})}
 
     def _computation(self, place: Place, cell: RoundingMethod, inputs: QKV) -> Computation:
         """The method on these inputs; that of the last cell if only the format differs."""
