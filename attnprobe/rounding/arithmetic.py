@@ -85,7 +85,7 @@ class Arithmetic:
 
         try:
             return self.run(replaced, *inputs.values())
-        except (torch.linalg.LinAlgError, NotFinite):
+        except (torch.linalg.LinAlgError, NotFinite):  # pyright: ignore[reportPrivateImportUsage]
             if joint or qkv.h == 1:
                 return Approximation(None, qkv.q.new_full((qkv.h, qkv.n_q, qkv.p_v), torch.nan))
         outputs = [self.approximate(run, qkv.head(row)).output for row in range(qkv.h)]

@@ -52,6 +52,12 @@ class RoundingRequest(Lengths, Budgets, WeightsWords, OnTensors):
         True, "Estimate the error by one backward pass, with the share of each step.", flag="--estimate/--no-estimate"
     )
     plan: bool = opt(False, "Find the fewest steps that must stay in float32.", flag="--plan/--no-plan")
+    published: bool = opt(
+        False,
+        "Also run the published code of nystromformer (nystrom-attention), performer (performer-pytorch) and linformer "
+        "(linformer), if their packages are installed: really in the dtype of the format, on a CPU too.",
+        later=True,
+    )
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "Seed of the methods' random draws.")
 
