@@ -114,6 +114,6 @@ def test_published_code_of_no_method_is_one_line(run, qkv_file):
 
 @pytest.fixture
 def qkv_file():
-    from golden.rewrite import INPUTS
+    from golden.small_runs import INPUTS
 
     return INPUTS / "qkv.safetensors"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from golden.rewrite import INPUTS
+from golden.small_runs import INPUTS
 from inputs import make, with_spectrum
 from safetensors.torch import save_file
 
