@@ -100,6 +100,10 @@ class Replacement:
 
         A method whose heads choose together runs on all heads, as where its budgets were measured.
         """
+        parts = [x[row] for x in (call.q, call.k, call.v)]
+        if self.arithmetic is not None and not all(torch.isfinite(x).all() for x in parts):  # an earlier layer is lost
+            count = call.heads if heads is None else len(heads)
+            return call.q.new_full((count, call.q.shape[2], call.v.shape[3]), torch.nan)
         qkv = self._qkv(call, row)
         part = qkv if heads is None or self.method.joint else qkv.select(heads)
         made = self._approximate(part)

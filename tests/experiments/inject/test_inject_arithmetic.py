@@ -166,14 +166,15 @@ def test_cells_in_torchs_arithmetic_are_those_without_the_option(measured, model
     assert len({c["key"] for c in measured}) == len(measured)
 
 
-def test_a_model_that_overflows_has_diverged(models, text, tmp_path):
-    """Exponentials of the scores are too large for fp16 in heads whose share of the local error is infinite."""
+@pytest.mark.parametrize("layers", [(1,), (0, 1)])
+def test_a_model_that_overflows_has_diverged(models, text, tmp_path, layers):
+    """Exponentials of the scores are too large for fp16. The next layer has queries that are not finite."""
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom attnprobe import Approximation\n\ndef mine(qkv, d):\n    scores = qkv.scale * qkv.q @ "
         "qkv.k.mT\n    weights = torch.exp(scores + 12)\n    return Approximation(None, weights @ qkv.v / "
         "weights.sum(-1, keepdim=True))\n"
     )
-    spec = {"model": models["bert"], "text": text, "device": "cpu", "n": (N,), "d": (D,), "layer": (1,)}
+    spec = {"model": models["bert"], "text": text, "device": "cpu", "n": (N,), "d": (D,), "layer": layers}
     spec["methods"] = (f"{tmp_path / 'mine.py'}:mine",)
     cells = measure_drift(InjectRequest(**spec, arithmetic=("fp16", "bf16"), out=str(tmp_path / "r"))).outcome.records
     [fp16] = [cell for cell in cells if cell.get("format") == "fp16"]
