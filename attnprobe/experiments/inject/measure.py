@@ -112,7 +112,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             **({} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}),
             **_arithmetic_facts(work.arithmetic),
             "reference": work.exact,
-            "requested": not work.exact,
+            "requested": not work.exact and work.arithmetic != FLOAT64,
         }
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Bench, Result]]:

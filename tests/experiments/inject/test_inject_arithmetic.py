@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from inject_rows import by_layer, lines_of, metrics, of_kind
+from inject_rows import by_layer, lines_of, metrics, of_kind, shown_of
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
 
 from attnprobe import capture, injected, rounding_errors
 from attnprobe.errors import UsageError
-from attnprobe.experiments.inject import InjectRequest, measure_drift
+from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
+from attnprobe.judge.gates import check
+from attnprobe.judge.parse import parse_gate
 
 LAYERS, HEADS, N, D = 3, 4, 40, 8
 METHODS = ("nystromformer", "performer")
@@ -150,13 +152,30 @@ def test_the_table_says_whether_the_local_error_predicts_the_drift(measured):
 
 def test_tables_without_an_arithmetic_have_the_methods_of_torch_alone(measured):
     plain = [cell for cell in measured if cell.get("format") is None]
-    for table in ("drift", "layers", "alone", "predictors"):
-        lines, wanted = lines_of(measured, table), lines_of(plain, table)
-        assert wanted and [{name: line[name] for name in lines[0] if name in wanted[0]} for line in lines] == [
-            {name: line[name] for name in wanted[0] if name in lines[0]} for line in wanted
-        ]
-    in_formats = [(line["name"], line["in_format"]) for line in lines_of(measured, "rounding")]
+    every, wanted = shown_of(measured).rows, shown_of(plain).rows
+    of_torch = [line for line in every if line["table"] not in ("rounding", "rounding-predictors")]
+    assert {"drift", "layers", "alone", "predictors"} <= {line["table"] for line in of_torch}
+    for line, other in zip(of_torch, wanted, strict=True):
+        shared = line.keys() & other.keys()
+        assert {name: line[name] for name in shared} == {name: other[name] for name in shared}
+    in_formats = [(line["name"], line["in_format"]) for line in every if line["table"] == "rounding"]
     assert in_formats == [(method, one) for method in METHODS for one in ("float64", "bf16", "fp16:autocast")]
+
+
+def test_a_gate_judges_what_rounding_adds_to_each_method_in_each_format(measured):
+    """In float64 nothing is added, and in torch's arithmetic nothing is measured: neither is judged."""
+    lines = shown_of(measured).gate_lines
+    added = {
+        (method, one): metrics(cell_of(measured, method, one))["rounding_drift"]
+        for method in METHODS
+        for one in ("bf16", "fp16:autocast")
+    }
+    results = check(lines, [parse_gate("rounding_drift=0.005", GATED)])
+    assert [result.value for result in results] == pytest.approx([*added.values()])
+    assert [result.passed for result in results] == [value <= 0.005 for value in added.values()] != [True] * 4
+    assert all(format in result.where for result, (_, one) in zip(results, added, strict=True) for format in [one[:4]])
+    drifts = check(lines, [parse_gate("drift=9", GATED)])
+    assert [result.value for result in drifts] == [metrics(cell_of(measured, method))["drift"] for method in METHODS]
 
 
 def test_cells_in_torchs_arithmetic_are_those_without_the_option(measured, models, text, tmp_path):
