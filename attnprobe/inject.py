@@ -24,6 +24,7 @@ from .hooks.numbering import Numbering, Place, layer_of, numbered
 from .hooks.rope import Rope, rope_of, ropes
 from .methods import Method, get
 from .replacement import Budget, Replacement
+from .rounding import Arithmetic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,6 +67,7 @@ def injected(
     layer: str | int | Iterable[str | int] = "all",
     seed: int = 0,
     target: str = "softmax",
+    arithmetic: str | None = None,
     **options: Any,
 ) -> Iterator[PreTrainedModel]:
     """Inside the block ``model`` computes its attention by a method. Afterwards it uses its own attention again.
@@ -85,6 +87,8 @@ def injected(
         layer: the layers of the model: ``"all"`` with attention, numbers and ranges (``"0-5"``, ``[0, 3]``) or
             patterns of module names (``"decoder.*.encoder_attn"``). A number means every attention call of the layer,
             in encoder-decoders those of both.
+        arithmetic: the arithmetic in which the method runs, emulated and without gradients: a format such as
+            ``bf16``, or ``bf16:autocast`` (see `attnprobe.rounding_errors`). ``float64`` rounds nothing.
 
     Raises:
         SourceError: the model bypasses the interface.
@@ -105,7 +109,8 @@ def injected(
     >>> bool((exact - own).abs().max() < 1e-5), bool((rough - own).abs().max() > 1e-5)
     (True, True)
     """
-    with attention_by(model, Replacement(get(method), d, seed, target, options), layer):
+    computed = None if arithmetic is None else Arithmetic.read(arithmetic)
+    with attention_by(model, Replacement(get(method), d, seed, target, options, arithmetic=computed), layer):
         yield model
 
 

@@ -1,10 +1,11 @@
 """A method in place of a model's attention function, for one call at a time.
 
 If a `QKV` describes the call, the method gets it row by row, on the valid tokens, in float32 or wider. Gradients flow
-through it. A causal call needs a method with a causal form. A sliding window needs the tag ``local``, sinks a method
-that states its normaliser, and queries behind a cache of keys the tag ``decodes``. A call with a bias, a cap or another
-mask needs the exact ``softmax``, which computes it as the model does. Any other method refuses such a call; no part of
-a call is silently ignored.
+through it. An `Arithmetic` runs the method in few bits, without gradients, on float64 tensors. A causal call needs a
+method with a causal form. A sliding window needs the tag ``local``, sinks a method that states its normaliser, and
+queries behind a cache of keys the tag ``decodes``. A call with a bias, a cap or another mask needs the exact
+``softmax``, which computes it as the model does. Any other method refuses such a call; no part of a call is silently
+ignored.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .grammar.foreign import message
 from .hooks.call import AttentionCall, blocks, exact_rows, rows_of
 from .methods import Method, approximate, get
 from .qkv import QKV
+from .rounding import Arithmetic
 
 EXACT = "softmax"
 
@@ -33,7 +35,8 @@ Budget = int | Mapping[int | tuple[int, int], int | None] | None
 class Replacement:
     """A method with its budget, seed and options, as an attention function.
 
-    ``observe`` gets each approximation, with its row of the batch.
+    ``observe`` gets each approximation, with its row of the batch. ``arithmetic`` is that of the method; None is the
+    arithmetic of torch in the dtype of the call.
 
     Raises:
         UsageError: an unknown or contradictory option, or a missing budget. Unsupported: the method does not take the
@@ -46,6 +49,7 @@ class Replacement:
     target: str
     options: dict[str, Any]
     observe: Callable[[int, Approximation], None] | None = None
+    arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
         entry = self.method
@@ -79,10 +83,10 @@ class Replacement:
 
     def _of_heads(self, call: AttentionCall, heads: Sequence[int] | None = None) -> Tensor:
         """The output of ``heads``, all by default, (b, n_q, heads, p_v)."""
-        wide = torch.promote_types(call.q.dtype, torch.float32)
+        wide = torch.promote_types(call.q.dtype, torch.float32 if self.arithmetic is None else torch.float64)
         full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
         if call.beyond() is not None and self.method.name == EXACT and self.target == EXACT:
-            exact = _exact_with_extras(full).to(call.q.dtype)
+            exact = self._exact(full).to(call.q.dtype)
             return exact if heads is None else exact[:, :, list(heads)]
         try:
             rows = [self._row(full, row, heads) for row in range(len(call.q))]
@@ -96,22 +100,35 @@ class Replacement:
 
         A method whose heads choose together runs on all heads, as where its budgets were measured.
         """
+        parts = [x[row] for x in (call.q, call.k, call.v)]
+        if self.arithmetic is not None and not all(torch.isfinite(x).all() for x in parts):  # an earlier layer is lost
+            count = call.heads if heads is None else len(heads)
+            return call.q.new_full((count, call.q.shape[2], call.v.shape[3]), torch.nan)
         qkv = self._qkv(call, row)
         part = qkv if heads is None or self.method.joint else qkv.select(heads)
-        made = approximate(
-            self.method,
-            part,
-            cast("int | None", self.d),
-            seed=self.seed,
-            target=self.target,
-            **self.options,
-        )
+        made = self._approximate(part)
         if part is qkv and heads is not None:
             of_heads = {name: value[list(heads)] for name, value in made.diagnostics.items()}
             made = replace(made, output=made.output[list(heads)], diagnostics=of_heads)
         if self.observe is not None:
             self.observe(row, made)
         return made.output
+
+    def _approximate(self, qkv: QKV) -> Approximation:
+        def run(of: QKV) -> Approximation:
+            d = cast("int | None", self.d)
+            return approximate(self.method, of, d, seed=self.seed, target=self.target, **self.options)
+
+        return run(qkv) if self.arithmetic is None else self.arithmetic.approximate(run, qkv, self.method.joint)
+
+    def _exact(self, call: AttentionCall) -> Tensor:
+        """Exact attention with the call's mask, bias, cap and sinks, (b, n_q, h, p_v)."""
+
+        def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return _exact_with_extras(replace(call, q=q, k=k, v=v))
+
+        parts = call.q, call.k, call.v
+        return run(*parts) if self.arithmetic is None else self.arithmetic.run(run, *parts)
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
         """The inputs of the method for one row."""

@@ -14,6 +14,7 @@ from attnprobe.hooks import call
 from attnprobe.methods import METHODS, get
 from attnprobe.replacement import Replacement, _exact_with_extras
 from attnprobe.rng import generator
+from attnprobe.rounding import Arithmetic
 
 SAME = 2e-6  # relative, in float32, over a few layers
 EXACT_IN = (
@@ -39,6 +40,37 @@ def test_the_exact_method_reproduces_the_model(built, name):
         got = tiny_models.hidden(model, batch)
     assert apart(got, own, batch) <= SAME
     assert torch.equal(tiny_models.hidden(model, batch), own)
+
+
+@pytest.mark.parametrize("name", ["BERT", "Mistral", "GPT-OSS", "Gemma 2", "T5"])
+def test_exact_attention_runs_in_an_arithmetic(built, name):
+    """Also with caps, sinks and biases, which no other method takes."""
+    model, batch = built(name)
+    own, distances = tiny_models.hidden(model, batch), {}
+    for arithmetic in ("float64", "fp32", "fp16", "bf16"):
+        with injected(model, "softmax", arithmetic=arithmetic):
+            distances[arithmetic] = apart(tiny_models.hidden(model, batch), own, batch)
+    assert distances["float64"] <= SAME and distances["fp32"] <= SAME
+    assert 10 * SAME < distances["fp16"] < distances["bf16"] < 0.1
+
+
+def test_a_head_that_is_lost_in_a_format_leaves_the_others(qkv_of_two_heads):
+    """Its queries are too large for fp16, and LAPACK would refuse its core."""
+    qkv = qkv_of_two_heads
+    large = qkv.replace(q=qkv.q * torch.tensor([1e6, 1.0], dtype=torch.float64)[:, None, None])
+    of = get("nystromformer")
+
+    def run(x):
+        return approximate(of, x, 4)
+
+    got, alone = Arithmetic.read("fp16").approximate(run, large), Arithmetic.read("fp16").approximate(run, qkv.head(1))
+    assert got.output[0].isnan().all() and torch.equal(got.output[1], alone.output[0])
+    assert Arithmetic.read("fp16").approximate(run, large, joint=True).output.isnan().all()
+
+
+@pytest.fixture
+def qkv_of_two_heads():
+    return QKV(*torch.randn(3, 2, 16, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", ["BERT", "Mistral", "GPT-OSS", "Gemma 2", "BART", "T5"])

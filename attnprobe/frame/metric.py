@@ -705,6 +705,24 @@ ADDED = (  # by the arithmetic of a format to a method's own error; B^ is the me
     ),
     described("cancellation", "cancellation of rows", "largest sum of absolute weights of a row over its absolute sum"),
 )
+ADDED_IN_MODEL = (  # by the same to the drift of a model
+    Metric(
+        "rounding_drift",
+        "drift added by rounding",
+        "distance of the last hidden states from those with the method in float64, over these",
+    ),
+    Metric(
+        "rounding_kl",
+        "KL added by rounding",
+        "divergence of the predicted words from those with the method in float64",
+        unit="nats",
+    ),
+    Metric(
+        "rounding_local",
+        "local error added by rounding",
+        "what the format adds on a layer's own Q, K, V: Frobenius norm over the output, mean over heads",
+    ),
+)
 PLACES = (  # what a number is of: the axes of figures
     described("n", "tokens", "tokens of the input", "n", "$n$", "tokens"),
     described("prefix", "prompt", "tokens of the prompt, before the first step", unit="tokens"),
@@ -742,7 +760,7 @@ METRICS = {
             VERDICTS,
             PROMISES,
         ),
-        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, ADDED, PLACES),
+        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, ADDED, ADDED_IN_MODEL, PLACES),
     )
     for metric in topic
 }
@@ -765,6 +783,7 @@ INJECT = metrics(
     *("bad_rows", "guarded_rows", "rounded_rows", "row_error", "spectral_error"),
     *("residual_error", "residual_heads", "residual_sum", "lost_mass", "first_divergence"),
     *("cache_bytes", "read_bytes", "greedy_match", "needle_loss", "needle_loss_change", "needle_rank"),
+    *(metric.name for metric in ADDED_IN_MODEL),
 )
 NORMED = re.compile("(output|matrix)_(spectral|frobenius)(_relative)?")
 

@@ -168,7 +168,7 @@ def check(lines: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
 
     Args:
         lines: of a `attnprobe.frame.summary`, ``METRIC.STAT`` and the flags ``METRIC.STAT.fragile`` among their fields.
-            Of several tables, a gate judges the first that has its metric at a place that it names.
+            Of several tables, a gate judges the first that has numbers of its metric at a place that it names.
 
     >>> line = {"method": "x", "d": 8, "status": "ok", "delta.mean": 0.5, "delta.count": 2, "values": 2}
     >>> [(result.name, result.value, result.passed) for result in check([line], [Gate("delta", max=1)])]
@@ -177,7 +177,8 @@ def check(lines: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
     lines = [line for line in lines if line.get("requested", not line.get("reference"))]
     results = []
     for gate in gates:
-        tables = dict.fromkeys(line.get("table") for line in lines if f"{gate.metric}.count" in line)
+        tables = dict.fromkeys(line.get("table") for line in lines if line.get(f"{gate.metric}.count"))
+        tables = tables or dict.fromkeys(line.get("table") for line in lines if f"{gate.metric}.count" in line)
         tables = tables or dict.fromkeys(line.get("table") for line in lines)
         of_tables = [[line for line in lines if line.get("table") == name] for name in tables]
         judged = next((some for some in of_tables if any(map(gate.covers, some))), next(iter(of_tables), []))

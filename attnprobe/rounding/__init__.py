@@ -2,11 +2,13 @@
 
 `measured.rounding_errors` measures it, by an emulation of the method's operations (`emulation`); `estimate.estimate`
 predicts it by one backward pass, with the share of each step (`site`); `plan.plan` finds the steps that must stay in
-float32. `formats` has the formats, `choices` what is held where rounding flips a choice.
+float32. `arithmetic.Arithmetic` runs a method in a model so. `formats` has the formats, `choices` what is held where
+rounding flips a choice.
 """
 
 from __future__ import annotations
 
+from .arithmetic import Arithmetic
 from .choices import Choices
 from .computation import Computation
 from .emulation import Emulation, emulated
@@ -21,6 +23,7 @@ __all__ = [
     "ARITHMETICS",
     "FORMATS",
     "INPUTS",
+    "Arithmetic",
     "Choices",
     "Computation",
     "Emulation",

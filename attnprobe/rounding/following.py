@@ -79,6 +79,21 @@ class Report:
     as_written: Counter[Site] = field(default_factory=Counter)
     scalars: Counter[Site] = field(default_factory=Counter)
 
+    @property
+    def unrounded(self) -> str | None:
+        """Why nothing, or not all, is rounded; None if all is."""
+        if not self.emulated:
+            return "no operation was rounded: the method computes outside of torch"
+        count = sum(self.as_written.values())
+        return f"{count} results are not rounded: the code casts them to a dtype of its own" if count else None
+
+    def __iadd__(self, other: Report) -> Report:
+        """Add what happened in another computation."""
+        self.emulated += other.emulated
+        self.as_written += other.as_written
+        self.scalars += other.scalars
+        return self
+
 
 class Follow(TorchDispatchMode):
     """A context that sees every operation that depends on given tensors, and runs it unchanged.

@@ -153,34 +153,45 @@ def measured(
         raise NotFinite(f"{computation.method.name}: no number of its output is finite in float64")
     free = choices.replay(hold=False)
     own = _rounded_output(computation, lambda: Emulation(to, arithmetic, keep, free))
-    spectral, frobenius = computation.sizes
-    approximation = _norms(computation.exact - plain)[0] / spectral
-    rounding, rounding_frobenius = _norms(own.output - plain)
-    rounding, rounding_frobenius = rounding / spectral, rounding_frobenius / frobenius
-    held, held_frobenius = rounding, rounding_frobenius
+    errors = added(computation, plain, own.output, to, goal)
+    held, held_frobenius = errors["rounding"], errors["rounding_frobenius"]
     if free.flips or free.lost:
         fixed = _rounded_output(computation, lambda: Emulation(to, arithmetic, keep, choices.replay(hold=True)))
-        held, held_frobenius = _norms(fixed.output - plain)
-        held, held_frobenius = held / spectral, held_frobenius / frobenius
-    amplification = rounding / to.unit
-    known = torch.isfinite(rounding) & (approximation > EXACT)
-    bits = torch.where(known, torch.log2(amplification / (goal * approximation)), torch.nan)
+        of_fixed = added(computation, plain, fixed.output, to, goal)
+        held, held_frobenius = of_fixed["rounding"], of_fixed["rounding_frobenius"]
     return RoundingErrors(
         format=to,
         arithmetic=arithmetic,
-        approximation=approximation.cpu(),
-        rounding=rounding.cpu(),
-        rounding_frobenius=rounding_frobenius.cpu(),
-        total=(_norms(computation.exact - own.output)[0] / spectral).cpu(),
-        held=held.cpu(),
-        held_frobenius=held_frobenius.cpu(),
+        **errors,
+        held=held,
+        held_frobenius=held_frobenius,
         flips=free.share,
         input_floor=_input_floor(computation, to, arithmetic).cpu(),
-        amplification=amplification.cpu(),
-        bits=bits.cpu(),
         first_failed=own.first_failed,
         report=own.report,
     )
+
+
+def added(computation: Computation, plain: Tensor, own: Tensor, to: Format, goal: float) -> dict[str, Tensor]:
+    """The attributes of `RoundingErrors` that follow from two outputs of a method, (h,) each on the CPU.
+
+    Args:
+        plain: in float64. own: in the format.
+    """
+    spectral, frobenius = computation.sizes
+    approximation = _norms(computation.exact - plain)[0] / spectral
+    rounding, rounding_frobenius = _norms(own - plain)
+    amplification = rounding / spectral / to.unit
+    known = torch.isfinite(rounding) & (approximation > EXACT)
+    found = {
+        "approximation": approximation,
+        "rounding": rounding / spectral,
+        "rounding_frobenius": rounding_frobenius / frobenius,
+        "total": _norms(computation.exact - own)[0] / spectral,
+        "amplification": amplification,
+        "bits": torch.where(known, torch.log2(amplification / (goal * approximation)), torch.nan),
+    }
+    return {name: values.cpu() for name, values in found.items()}
 
 
 def _norms(difference: Tensor) -> tuple[Tensor, Tensor]:

@@ -65,8 +65,8 @@ MAY = {
     "report": READS | {"arguments", "experiments", "frame", "judge", "show"},
     "testing": CORE | {"methods", "grammar"},
     "packs": {"errors", "files", "rng", "sources"},
-    "inject": CORE | {"methods", "hooks", "replacement"},
-    "replacement": CORE | {"grammar", "methods", "hooks"},
+    "inject": CORE | {"methods", "hooks", "replacement", "rounding"},
+    "replacement": CORE | {"grammar", "methods", "hooks", "rounding"},
     "run": MEASURES | READS | {"__init__", "frame", "show"},
     "experiments": MEASURES | READS | {"frame", "judge", "hooks", "run", "show"},
     "cli": {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...grammar.lists import lengths
 from ...run.option import opt
+from ...run.topics.arithmetic import FORMATS
 from ...run.topics.reading import Budgets, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Output, plots_option
@@ -48,6 +49,16 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
         False, "Measure the relative change of B, C and each B~ per relative change of Q and K, in random directions."
     )
 
+    amplification: str | None = opt(
+        None,
+        "Also measure the amplification of rounding in this format, as `attnprobe rounding` does: the error that it "
+        "adds to the output, over its unit roundoff.",
+        metavar="|".join(FORMATS),
+        among=FORMATS,
+        called="format",
+        later=True,
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOutput(Output):
@@ -59,7 +70,11 @@ EXPERIMENT = Experiment(
     summary="Compute condition numbers of attention matrices and of the cores that methods invert.",
     request=ConditionRequest,
     output=ConditionOutput,
-    examples=("--d 32,64,128 --layer all --plot", "--method skyformer:sampler=wor --iterations 12"),
+    examples=(
+        "--d 32,64,128 --layer all --plot",
+        "--method skyformer:sampler=wor --iterations 12",
+        "--method nystromformer,nystromformer:inverse=pinv --d 64 --amplification bf16",
+    ),
     python=(
         "from attnprobe.experiments.condition import ConditionRequest, measure_conditions",
         "measure_conditions(ConditionRequest(d=(32, 64), layer=(0, 5))).outcome.records",

@@ -28,6 +28,7 @@ from ...metrics import (
 )
 from ...qkv import QKV
 from ...reference import exact, exact_output
+from ...rounding import Computation, format_named, measured
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.method_cells import MethodCell, ending, head_of, method_cells
@@ -37,6 +38,7 @@ from ...timings import Timings
 from . import ConditionRequest
 from .record import BAD_ROWS, ERROR, SHAPE
 
+EMULATED = 12  # the time of a method and its amplification over that of the method
 DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
 
 
@@ -57,7 +59,8 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
         n, heads = place.group.n, len(self.head_numbers(place))
         if cell.request is None:
             return work_of_decompositions(n, heads)
-        return work_of_method(n, cell.d, heads, cell.request.entry.cost)
+        work, size = work_of_method(n, cell.d, heads, cell.request.entry.cost)
+        return work * (1 if self.request.amplification is None else EMULATED), size
 
     def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)
@@ -74,6 +77,7 @@ def _cells(
 ) -> Iterator[MethodCell]:
     """The exact matrices first, then every method at every budget."""
     options = {name: getattr(request, name) for name in ("iterations", "sensitivity")}
+    options |= {} if request.amplification is None else {"amplification": request.amplification}
     return method_cells("condition", (None, *plan.methods), plan, group, layer, facts, **options)
 
 
@@ -125,9 +129,19 @@ def _cores(
                 "no core to measure: a causal form inverts a core for each block of keys, if any, and none for all"
             )
         raise Unsupported(f"{method.label} inverts no core")
+    if request.amplification is not None and cores:
+        computation = Computation(qkv.to(torch.float64), method.entry, d, plan.seed, plan.target, options)
+        errors["amplification"] = _amplification(computation, request)
     for core in cores:
         rows += _core_rows(core, heads, errors, request)
     result |= {"rows": rows + changes, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
+
+
+def _amplification(computation: Computation, request: ConditionRequest) -> list[float | None]:
+    """The amplification of rounding of each head; infinite for an output that is not finite."""
+    assert request.amplification is not None
+    values = measured(computation, format_named(request.amplification)).amplification.tolist()
+    return [None if math.isnan(value) else value for value in values]
 
 
 def _core_rows(
@@ -145,11 +159,11 @@ def _core_rows(
     name = {"matrix": core.name, "inverted": core.inverted}
     rows = []
     for index, head in enumerate(heads):
-        measured = condition(core.matrix[index])
+        conditioned = condition(core.matrix[index])
         facts = {"head": head, **name, "repeated": int(core.repeated[index])}
-        facts |= {"gradient": _unbounded(inverse_gradient(measured, float(core.log_scale[index])))}
+        facts |= {"gradient": _unbounded(inverse_gradient(conditioned, float(core.log_scale[index])))}
         facts |= {"start": core.start} if request.iterations else {}
-        rows += _condition_rows(measured, facts | {metric: values[index] for metric, values in further.items()})
+        rows += _condition_rows(conditioned, facts | {metric: values[index] for metric, values in further.items()})
     if request.iterations:
         residuals = schulz_residuals(core.matrix, core.start, request.iterations).T.tolist()
         for iteration, of_heads in enumerate(residuals):

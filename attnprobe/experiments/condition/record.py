@@ -62,7 +62,7 @@ SHAPE = RowTypes(
             MatrixRow,
             metrics(
                 *("cond", "cond_half", "cond_eff", "rank", "repeated", "gradient", "gradient_six"),
-                *("eigen_min", "eigen_max", ERROR, BAD_ROWS),
+                *("eigen_min", "eigen_max", ERROR, BAD_ROWS, "amplification"),
             ),
         ),
         "at": with_metrics("ConditionAt", AtRow, metrics("cond_at")),

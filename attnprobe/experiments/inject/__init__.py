@@ -11,6 +11,7 @@ from ...frame.metric import INJECT
 from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...judge.gates import Gated
 from ...run.option import NUMBERS, PLACES, opt
+from ...run.topics.arithmetic import ARITHMETICS, FORMATS, arithmetics
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option
@@ -165,6 +166,16 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     batch: int = placed(1, "Windows in one forward pass; lines are padded.", between=(1, MOST))
     seed: int = opt(0, "Seed of the methods' random draws and of the masked words.")
     repeats: int = opt(1, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
+    arithmetic: tuple[str, ...] | None = opt(
+        None,
+        "Also run each method in the arithmetic of these formats, emulated as `attnprobe rounding` does, and in "
+        "float64, from which the model's drift is measured then; FORMAT:MODEL names what is rounded, and every is the "
+        "model that is not written.",
+        group=NUMBERS,
+        metavar=f"{'|'.join(FORMATS)}[:{'|'.join(ARITHMETICS)}]",
+        parse=arithmetics,
+        later=True,
+    )
     model_dtype: str = opt(
         "float32",
         "The dtype of the model; auto takes that of its configuration. Methods run in float32 or float64.",
@@ -187,6 +198,11 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         if self.bytes is not None and (self.phase != "decode" or not all(0 < share <= 1 for share in self.bytes)):
             raise UsageError(
                 f"bytes={self.bytes}: shares of a prompt's bytes, above 0 and up to 1, need --phase decode"
+            )
+        if self.arithmetic and self.phase == "decode":
+            raise UsageError(
+                f"arithmetic={','.join(self.arithmetic)}: --phase decode runs methods in the model's own arithmetic; "
+                "choose --phase prefill"
             )
         for d in self.d:
             if not isinstance(d, int) and not 0 < d <= 1:
@@ -227,13 +243,14 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
     plots: tuple[str, ...] = plots_option(
-        "Draw drift by layer and local error against drift (with --per-layer), and divergence against bytes and steps "
-        "(with --phase decode), into figures/; inject (--plot alone) is all of these.",
-        *("inject", "inject-layers", "inject-local", "inject-bytes", "inject-steps"),
+        "Draw drift by layer and local error against drift (with --per-layer), what rounding adds to both (with "
+        "--arithmetic), and divergence against bytes and steps (with --phase decode), into figures/; inject (--plot "
+        "alone) is all of these.",
+        *("inject", "inject-layers", "inject-local", "inject-rounding", "inject-bytes", "inject-steps"),
     )
 
 
-GATED = Gated(INJECT)
+GATED = Gated(INJECT, subjects=("format",))
 EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",
@@ -247,6 +264,7 @@ EXPERIMENT = Experiment(
         "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
         "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",
         "--model minilm --budgets budgets.json",
+        "--model minilm --method nystromformer,performer --d 64 --per-layer --arithmetic bf16,fp16",
         "--method skyformer --fail-above drift=0.2",
     ),
     python=(

@@ -22,10 +22,12 @@ from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...operators.precision import full_precision
 from ...reference import exact as exact_matrix
 from ...replacement import EXACT, Replacement
+from ...rounding import Arithmetic
 from ...run.cells import Result
 from ...run.limits import with_smaller_blocks
+from ...run.topics.arithmetic import FLOAT64
 from ...sources import AttentionCall
-from .drift import STATED, Local, Outputs, local_errors, local_metrics, local_rows, model_drift
+from .drift import STATED, Local, Outputs, added_errors, local_errors, local_metrics, local_rows, model_drift
 from .language import LanguageModel, Predictions, Reading, batch_of
 from .plan import InjectWork
 
@@ -47,6 +49,7 @@ class Bench:
     matrices: bool = False  # also the errors of matrices
     norms: dict[tuple[int, int], ExactNorms] = field(default_factory=dict)  # of the exact matrices, by layer and row
     spectral: dict[tuple[Any, ...], list[float] | None] = field(default_factory=dict)
+    usual: tuple[InjectWork, list[Outputs]] | None = None  # the last outputs with a method in float64
 
     @full_precision()
     def __post_init__(self) -> None:
@@ -83,16 +86,30 @@ class Bench:
         if work.exact:
             return [self._result(work, row, got, {}) for row, got in enumerate(self.own)]
         local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
+        computed = None if work.arithmetic is None else Arithmetic.read(work.arithmetic)
         begin = perf_counter()
-        got = with_smaller_blocks(lambda: self._injected(work))
+        got = with_smaller_blocks(lambda: self._injected(work, computed))
         seconds = (perf_counter() - begin) / len(self.rows)
-        return [
-            {
-                **self._result(work, row, got[row], {layer: rows[row] for layer, rows in local.items()}),
-                "seconds": seconds,
-            }
-            for row in range(len(self.rows))
-        ]
+        if work.arithmetic == FLOAT64:
+            self.usual = work, got
+        usual = None if work.in_float64 is None else self._outputs_in_float64(work.in_float64)
+        results = []
+        for row in range(len(self.rows)):
+            result = self._result(work, row, got[row], {layer: rows[row] for layer, rows in local.items()})
+            if usual is not None:
+                result["rows"][0] |= self._added(row, usual[row], got[row])
+            results.append({**rounded_facts(computed), **result, "seconds": seconds})
+        return results
+
+    def _outputs_in_float64(self, work: InjectWork) -> list[Outputs]:
+        if self.usual is None or self.usual[0] != work:
+            self.usual = work, with_smaller_blocks(lambda: self._injected(work, Arithmetic.read(FLOAT64)))
+        return self.usual[1]
+
+    def _added(self, row: int, usual: Outputs, got: Outputs) -> dict[str, float]:
+        """The distance of outputs from those with the same method in float64."""
+        drift, _ = model_drift(usual, got, self._words(row), causal=False, encoder=False)
+        return {f"rounding_{name}": drift[name] for name in ("drift", "kl") if name in drift}
 
     def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         return self._drift(work, row, got, local)[0]
@@ -123,7 +140,7 @@ class Bench:
             for row, length in enumerate(self.lengths)
         ]
 
-    def _injected(self, work: InjectWork) -> list[Outputs]:
+    def _injected(self, work: InjectWork, arithmetic: Arithmetic | None = None) -> list[Outputs]:
         method, options, budget = work.request.entry, work.request.options, work.budget
         if work.head is not None:  # all other heads keep exact attention
             [layer] = work.layers
@@ -134,13 +151,14 @@ class Bench:
                 one = budget.get((layer, head)) if isinstance(budget, Mapping) else budget
                 alone[layer, head] = 1 if method.budget is None else one
             budget = alone
-        with self._attention_by(Replacement(get(method), budget, work.seed, EXACT, {**options}), work.layers):
+        replacement = Replacement(get(method), budget, work.seed, EXACT, {**options}, arithmetic=arithmetic)
+        with self._attention_by(replacement, work.layers):
             return self._outputs()
 
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
         """The errors of a method on a layer's own Q, K, V, for each row."""
-        place = (*work.method, work.d, layer, work.head)
+        place = (*work.method, work.d, layer, work.head, work.arithmetic)
         if place not in self.local:
             call = self.calls[layer]
             own = call.output()
@@ -151,8 +169,8 @@ class Bench:
                 for name in STATED:
                     known.setdefault(name, []).extend(made.diagnostics.get(name, torch.empty(0)).tolist())
 
-            request = work.request
-            got = Replacement(get(request.entry), work.budget, work.seed, EXACT, {**request.options}, observe)(call)
+            got = self._replacement(work, observe)(call)
+            usual = None if work.in_float64 is None else self._replacement(work.in_float64)(call)
             heads = replaced_heads(call, work)
             found = []
             for row, length in enumerate(self.lengths):
@@ -162,11 +180,21 @@ class Bench:
                     None if call.block is None else call.block.at(row, slice(length)),
                     heads,
                 )
-                spectral = self._spectral(work, layer, row) if self.matrices else None
+                spectral = self._spectral(work, layer, row) if self.matrices and work.arithmetic is None else None
                 of_heads = None if spectral is None else [spectral[head] for head in heads]
-                found.append(replace(errors, spectral=of_heads, stated=stated.get(row, {})))
+                part = row, slice(length), slice(heads.start, heads.stop)
+                added = None if usual is None else added_errors(own[part], got[part], usual[part])
+                found.append(replace(errors, spectral=of_heads, stated=stated.get(row, {}), rounding=added))
             self.local[place] = found
         return self.local[place]
+
+    def _replacement(
+        self, work: InjectWork, observe: Callable[[int, Approximation], None] | None = None
+    ) -> Replacement:
+        """The method of a work on a single call."""
+        arithmetic = None if work.arithmetic is None else Arithmetic.read(work.arithmetic)
+        method, options = get(work.request.entry), {**work.request.options}
+        return Replacement(method, work.budget, work.seed, EXACT, options, observe, arithmetic)
 
     def _spectral(self, work: InjectWork, layer: int, row: int) -> list[float] | None:
         """``‖B − B~‖₂ / ‖B‖₂`` of each head of a row; None if the method has no matrix there.
@@ -197,6 +225,18 @@ def replaced_heads(call: AttentionCall, work: InjectWork) -> range:
         return range(call.heads)
     group = call.heads // call.kv_heads
     return range(work.head * group, (work.head + 1) * group)
+
+
+def rounded_facts(arithmetic: Arithmetic | None) -> Result:
+    """How many results a forward rounded. A forward that rounded none has failed."""
+    if arithmetic is None or arithmetic.format.name == FLOAT64:
+        return {}
+    report = arithmetic.report
+    parts = {"operations": report.emulated, "as_written": report.as_written}
+    facts: Result = {name: sum(counts.values()) for name, counts in parts.items()}
+    if report.unrounded is None:
+        return facts
+    return {"reason": report.unrounded, **facts, **({} if report.emulated else {"status": "failed"})}
 
 
 def _widened(call: AttentionCall) -> AttentionCall:

@@ -17,6 +17,7 @@ from ...grammar.foreign import reason
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...replacement import Replacement
+from ...rounding import Arithmetic
 from ...run.cells import Result
 from ...sources import AttentionCall
 from ...sources.positions import NEAR, ROUNDING
@@ -249,7 +250,8 @@ class DecodingBench(Bench):
         assert words is not None  # of a causal model
         return words[self.prefix.steps]
 
-    def _injected(self, work: InjectWork) -> list[Outputs]:
+    def _injected(self, work: InjectWork, arithmetic: Arithmetic | None = None) -> list[Outputs]:
+        """The outputs of the steps. A request with an arithmetic of its own reads no prompt."""
         calls = {call.number: call for call in self.calls.values()}
         shared = [call for layer in self.stored or () for call in layer.readers if _shares(layer, calls.get(call))]
         policy = replace(self._policy(work), shared=shared)

@@ -109,6 +109,7 @@ class Local:
         lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
         spectral: ``‖B − B~‖₂ / ‖B‖₂`` of each head; None if it was not asked for, or the method has no matrix.
         stated: the `STATED` diagnostics of each head, of methods that have them.
+        rounding: what a format adds to the error of each head (see `added_errors`); None in torch's arithmetic.
     """
 
     error: list[float]
@@ -119,6 +120,18 @@ class Local:
     weighted: float | None = None
     spectral: list[float] | None = None
     stated: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    rounding: list[float] | None = None
+
+
+def added_errors(own: Tensor, got: Tensor, usual: Tensor) -> list[float]:
+    """``‖(B̂ − B~) V‖_F / ‖B V‖_F`` of each head, from outputs (n, h, p_v); infinite if an output is not finite.
+
+    Args:
+        own: exact. got: of the method in a format. usual: of the method in float64.
+    """
+    exact, gap = (x.double().transpose(0, 1).flatten(1) for x in (own, got - usual))
+    added = gap.norm(dim=1) / exact.norm(dim=1)
+    return added.masked_fill(~torch.isfinite(gap).all(1), torch.inf).tolist()
 
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
@@ -150,6 +163,9 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     lost = [share for errors in local for share in errors.lost or ()]
     if lost and all(share == share for share in lost):
         metrics["lost_mass"] = sum(lost) / len(lost)
+    if all(errors.rounding is not None for errors in local):
+        added = [error for errors in local for error in errors.rounding or ()]
+        metrics["rounding_local"] = sum(added) / len(added)
     if all(errors.spectral is not None for errors in local):
         spectral = [error for errors in local for error in errors.spectral or ()]
         metrics["spectral_error"] = sum(spectral) / len(spectral)
@@ -166,6 +182,8 @@ def local_rows(layer: int, heads: Sequence[int], errors: Local) -> list[JsonObje
     columns = {"local_error": errors.error}
     if errors.residual is not None:
         columns["residual_error"] = errors.residual
+    if errors.rounding is not None:
+        columns["rounding_local"] = errors.rounding
     return [{**row, "layer": layer} for row in head_rows(heads, columns, "local")]
 
 

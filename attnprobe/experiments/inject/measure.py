@@ -28,6 +28,7 @@ from ...run.costs import (
 )
 from ...run.inputs import InputKeeper
 from ...run.plan import Group, MethodRequest, method_facts
+from ...run.topics.arithmetic import ARITHMETICS, FLOAT64
 from ...timings import Timings
 from . import EXACT, LAVA, SHUFFLED, InjectRequest
 from .allocation import STEPS, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
@@ -37,6 +38,7 @@ from .language import LanguageModel, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE
 
+EMULATED = 6  # the time of an emulated run over that of a plain one
 STEP = 10  # the time of a token of a greedy step over that of a token of a long forward
 
 
@@ -108,8 +110,9 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             "seed": work.seed,
             "by_line": self.request.lines,
             **({} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}),
+            **_arithmetic_facts(work.arithmetic),
             "reference": work.exact,
-            "requested": not work.exact,
+            "requested": not work.exact and work.arithmetic != FLOAT64,
         }
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Bench, Result]]:
@@ -169,6 +172,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             logits = LOGITS * n * self._vocabulary(place)
             passes = layers * work_of_passes(n, cell.d, heads)
             matrices = passes if self.request.per_head and cell.work.head is None else 0.0
+            work *= EMULATED if cell.work.arithmetic is not None else 1
             return 2 * layers * work + forward + logits + matrices, size
         reads = cell.work.request.entry.compress is None
         work = work_of_steps(prefix, n - prefix + self.request.greedy_steps, cell.d, heads, reads)
@@ -303,6 +307,14 @@ def _plan_rows(planned: Mapping[int, Sequence[int]]) -> list[JsonObject]:
         for layer, of_layer in planned.items()
         for head, keys in enumerate(of_layer)
     ]
+
+
+def _arithmetic_facts(arithmetic: str | None) -> JsonObject:
+    """The fields of a cell whose method runs in an arithmetic of its own."""
+    if arithmetic is None:
+        return {}
+    format, _, model = arithmetic.partition(":")
+    return {"format": format, "arithmetic": None if format == FLOAT64 else model or ARITHMETICS[0]}
 
 
 def _tried(work: InjectWork, prompt: int) -> list[int]:

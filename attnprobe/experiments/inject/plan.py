@@ -14,8 +14,10 @@ from ...methods.fitting import Fitted, fitted
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
 from ...replacement import Budget
+from ...rounding import Arithmetic
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.sources import draft_plan, left_out, prepared
+from ...run.topics.arithmetic import FLOAT64
 from ...sources.description import of_layers
 from ...sources.weights import language_kind
 from ...timings import Timings
@@ -32,7 +34,7 @@ class InjectWork:
 
     ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads. ``why`` no budget fits.
     ``prompt`` says how the prompt is read. ``exact`` is the unmodified model, whose own numbers stand beside those of
-    methods.
+    methods. ``arithmetic`` is that of the method, as ``--arithmetic`` names it, or float64; None is that of torch.
     """
 
     request: MethodRequest
@@ -46,6 +48,12 @@ class InjectWork:
     why: str | None = None
     prompt: str = "exact"
     exact: bool = False
+    arithmetic: str | None = None
+
+    @property
+    def in_float64(self) -> InjectWork | None:
+        """The same with the method in float64, from which rounding is measured; None if nothing is rounded."""
+        return None if self.arithmetic in (None, FLOAT64) else replace(self, arithmetic=FLOAT64)
 
     @property
     def plan(self) -> str | None:
@@ -69,7 +77,8 @@ class InjectWork:
         budget = "" if self.d is None else f" d={self.d}"
         head = "" if self.head is None else f", KV head {self.head}"
         place = "all replaced layers" if self.layer is None else f"layer {self.layer}"
-        return f"{self.request.name}{budget} in {place}{head}"
+        arithmetic = "" if self.arithmetic is None else f" {self.arithmetic}"
+        return f"{self.request.name}{arithmetic}{budget} in {place}{head}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,9 @@ class InjectCell:
 
     @property
     def name(self) -> str:
-        return EXACT if self.work.exact else self.work.request.label
+        if self.work.exact:
+            return EXACT
+        return " ".join(filter(None, (self.work.request.label, self.work.arithmetic)))
 
     @property
     def d(self) -> int | None:
@@ -104,6 +115,11 @@ class InjectPlan:
     kv_heads: tuple[int, ...] = ()
     p: int = 1
 
+    @property
+    def arithmetics(self) -> tuple[str | None, ...]:
+        """Those in which each method runs: torch's, float64 as the origin of rounding errors, and formats."""
+        return (None, FLOAT64, *self.request.arithmetic) if self.request.arithmetic else (None,)
+
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
         budgets = None if self.budgets is None else [[*place, d] for place, d in sorted(self.budgets.d.items())]
@@ -112,6 +128,7 @@ class InjectPlan:
             "batch": self.request.batch,
             **({"prefix": self.request.prefix} if self.request.phase == "decode" else {}),
             "budgets": budgets,
+            **({"arithmetic": list(self.request.arithmetic)} if self.request.arithmetic else {}),
             **({} if self.request.bytes is None else {"bytes": [line for n in self.base.n for line in self.used(n)]}),
         }
 
@@ -133,8 +150,9 @@ class InjectPlan:
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
                     all_works += [
-                        InjectWork(sized, d, budget, repeat, seed, *place, why=why, prompt=self.request.prompt)
+                        InjectWork(sized, d, budget, repeat, seed, *place, why, self.request.prompt, False, arithmetic)
                         for place in places
+                        for arithmetic in self.arithmetics
                     ]
                     plans = self._plans(sized, d)
                     all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in plans]
@@ -237,6 +255,8 @@ def _note_unplanned(request: InjectRequest, notify: Callable[[str], None]) -> No
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
     """The sources of a request, each with its plan, after every check of the request."""
+    for arithmetic in request.arithmetic or ():
+        Arithmetic.read(arithmetic)  # which this torch may lack
     budgets = None if request.budgets is None else read_budgets(request.budgets)
     if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
         raise UsageError(
@@ -442,6 +462,7 @@ def _cell(
         alone=work.layer is not None,
         **({} if work.head is None else {"kv_head": work.head}),
         **({"exact": True} if work.exact else {}),
+        **({} if work.arithmetic is None else {"arithmetic": work.arithmetic}),
         d=work.d,
         budgets=budgets,
         seed=work.seed,

@@ -33,6 +33,12 @@ class InjectLine(CellLine):
     predicts: Annotated[str | None, said("the words that the model predicts: causal (the next) or masked")] = None
     predicts_not: Annotated[str | None, said("why the model predicts no words")] = None
     model_dtype: Annotated[str | None, said("the dtype of the model")] = None
+    format: Annotated[str | None, said("with --arithmetic: the format in which the method runs, or float64")] = None
+    arithmetic: Annotated[str | None, said("with --arithmetic: what is rounded: every, tensor-cores, autocast")] = None
+    operations: Annotated[Count | None, said("with --arithmetic: results that were computed in the arithmetic")] = None
+    as_written: Annotated[
+        Count | None, said("with --arithmetic: results that the method's code computes in a dtype of its own")
+    ] = None
 
 
 class ModelRow(HeadRow):
@@ -67,13 +73,13 @@ class StepRow(Row):
 
 OF_LAYERS = metrics(
     *("local_error", "row_error", "spectral_error", "residual_error", "residual_heads", "residual_sum", "lost_mass"),
-    *("realised_d", "bad_rows", "guarded_rows", "rounded_rows"),
+    *("realised_d", "bad_rows", "guarded_rows", "rounded_rows", "rounding_local"),
 )
 SHAPE = RowTypes(
     {
         "head": with_metrics("InjectModel", ModelRow, INJECT),
         "layer": with_metrics("InjectLayer", LayerRow, OF_LAYERS),
-        "local": with_metrics("InjectLocal", LocalRow, metrics("local_error", "residual_error")),
+        "local": with_metrics("InjectLocal", LocalRow, metrics("local_error", "residual_error", "rounding_local")),
         "plan": PlanRow,
         "step": with_metrics("InjectStep", StepRow, metrics("kl", "kl_so_far", "top1_agreement", "loss", "loss_own")),
     },

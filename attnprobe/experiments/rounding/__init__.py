@@ -8,13 +8,11 @@ from ...frame.metric import ADDED, METRICS, metrics
 from ...grammar.lists import words
 from ...judge.gates import Gated
 from ...run.option import opt
+from ...run.topics.arithmetic import ARITHMETICS, FORMATS
 from ...run.topics.reading import Budgets, Lengths, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
-
-FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")  # those of `attnprobe.rounding`
-ARITHMETICS = ("every", "tensor-cores", "autocast")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +52,12 @@ class RoundingRequest(Lengths, Budgets, WeightsWords, OnTensors):
         True, "Estimate the error by one backward pass, with the share of each step.", flag="--estimate/--no-estimate"
     )
     plan: bool = opt(False, "Find the fewest steps that must stay in float32.", flag="--plan/--no-plan")
+    published: bool = opt(
+        False,
+        "Also run the published code of nystromformer (nystrom-attention), performer (performer-pytorch) and linformer "
+        "(linformer), if their packages are installed: really in the dtype of the format, on a CPU too.",
+        later=True,
+    )
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "Seed of the methods' random draws.")
 

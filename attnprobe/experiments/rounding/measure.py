@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported
+from ...errors import Unsupported, UsageError
 from ...frame.rows import head_rows
 from ...qkv import QKV
 from ...rounding import Computation, Estimate, Plan, RoundingErrors, estimate, format_named, measured, plan
 from ...rounding.measured import EXACT
 from ...rounding.predictors import predictors
+from ...rounding.published import PUBLISHED, published_errors
 from ...rounding.site import INPUTS
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_method
 from ...run.method_cells import NOT_FINITE, MethodCell, head_of, method_cells
-from ...run.plan import ErrorPlan, Group, refused
+from ...run.plan import ErrorPlan, Group, MethodRequest, parse_methods, refused
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from . import RoundingRequest
@@ -33,13 +34,14 @@ OF_ESTIMATE, OF_PLAN = 8, 16
 
 @dataclass(frozen=True)
 class RoundingMethod(MethodCell):
-    """A method at a budget in a format."""
+    """A method at a budget in a format. ``code`` names published code that runs in its place, if any."""
 
     format: str
+    code: str | None = None
 
     @property
     def name(self) -> str:
-        return f"{super().name} {self.format}"
+        return f"{self.code or super().name} {self.format}"
 
 
 class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
@@ -49,13 +51,17 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
     shape = SHAPE
 
     def __init__(self, request: RoundingRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        if request.published and not _with_code(parse_methods(request.methods, request.target)):
+            raise UsageError(f"published: no method has published code here; choose {', '.join(PUBLISHED)}")
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
         super().__init__(request, parts, partial(_cells, request), {"formats": [*request.formats]})
         self._last: tuple[QKV, tuple[object, ...], Computation] | None = None
 
     def head(self, place: Place, cell: RoundingMethod) -> dict[str, Any]:
         assert cell.request is not None
+        code = {} if cell.code is None else {"method": cell.code, "options": {}}
         return head_of(self, place, cell) | {
+            **code,
             "reference": False,
             "family": cell.request.entry.family,
             "format": cell.format,
@@ -79,6 +85,10 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
         if not torch.isfinite(computation.exact).all():
             result |= {"status": "failed", "reason": NOT_FINITE}
             return
+        if cell.code is not None:
+            made = published_errors(computation, to, request.arithmetic, request.goal)
+            result |= {"rows": head_rows(inputs.heads, columns_of_outputs(made))}
+            return
         errors = measured(computation, to, request.arithmetic, goal=request.goal)
         columns = columns_of(errors) | {name: _numbers(values) for name, values in predictors(computation).items()}
         known = found = None
@@ -100,11 +110,9 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
 
     def _judge(self, errors: RoundingErrors, result: Result) -> None:
         """The status of a cell whose numbers say less than they seem to."""
-        if not errors.report.emulated:
-            result |= {"status": "failed", "reason": "no operation was rounded: the method computes outside of torch"}
-        elif errors.report.as_written:
-            count = sum(errors.report.as_written.values())
-            result["reason"] = f"{count} results are not rounded: the code casts them to a dtype of its own"
+        report = errors.report
+        if report.unrounded is not None:
+            result |= {"reason": report.unrounded, **({} if report.emulated else {"status": "failed"})}
 
     def _computation(self, place: Place, cell: RoundingMethod, inputs: QKV) -> Computation:
         """The method on these inputs; that of the last cell if only the format differs."""
@@ -120,19 +128,26 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
 
 def columns_of(errors: RoundingErrors) -> dict[str, list[Any]]:
     """The columns of rows of heads."""
-    return {
-        "output_spectral_relative": _numbers(errors.approximation),
-        "rounding_error": _numbers(errors.rounding),
+    return columns_of_outputs(vars(errors)) | {
         "rounding_held": _numbers(errors.held),
         "rounding_frobenius": _numbers(errors.held_frobenius),
-        "total_error": _numbers(errors.total),
         "input_floor": _numbers(errors.input_floor),
-        "amplification": _numbers(errors.amplification),
-        "bits_needed": _numbers(errors.bits),
-        "rounding_decides": _numbers(errors.decides.double()),
-        "not_finite": _numbers((errors.rounding == torch.inf).double()),
         "flips": [errors.flips] * len(errors.rounding),
         "first_failed": list(errors.first_failed),
+    }
+
+
+def columns_of_outputs(errors: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """The columns that follow from a method's outputs in float64 and in the format, see `rounding.measured.added`."""
+    rounding, approximation = errors["rounding"], errors["approximation"]
+    return {
+        "output_spectral_relative": _numbers(approximation),
+        "rounding_error": _numbers(rounding),
+        "total_error": _numbers(errors["total"]),
+        "amplification": _numbers(errors["amplification"]),
+        "bits_needed": _numbers(errors["bits"]),
+        "rounding_decides": _numbers((rounding > approximation).double()),
+        "not_finite": _numbers((rounding == torch.inf).double()),
     }
 
 
@@ -166,12 +181,21 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
+def _with_code(methods: Iterable[MethodRequest]) -> list[str]:
+    """The names of the methods with published code."""
+    return list(dict.fromkeys(one.name for one in methods if one.name in PUBLISHED))
+
+
 def _cells(
     request: RoundingRequest, of: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
 ) -> Iterator[RoundingMethod]:
     options = {name: getattr(request, name) for name in ("arithmetic", "goal", "estimate")}
     options["planned"] = request.plan
     asked = [method for method in of.methods if method.requested]
+    published = [MethodRequest(name) for name in _with_code(asked)] if request.published else []
     for format in request.formats:
         for cell in method_cells("rounding", asked, of, group, layer, facts, format=format, **options):
             yield RoundingMethod(cell.key, cell.request, cell.d, format)
+        for cell in method_cells("rounding", published, of, group, layer, facts, format=format, published=True):
+            assert cell.request is not None
+            yield RoundingMethod(cell.key, cell.request, cell.d, format, PUBLISHED[cell.request.name].name)

@@ -48,9 +48,9 @@ def _singular(rows: DataFrame) -> Any:
     return flagged.astype("Float64").where(known)
 
 
-def _correlation(rows: DataFrame) -> float | None:
-    """Spearman's ρ of condition number and error over the heads and windows where both are finite."""
-    found = rank_correlation(_numbers(rows, "cond"), _numbers(rows, ERROR))
+def _correlation(name: str, rows: DataFrame) -> float | None:
+    """Spearman's ρ of the condition number and another number over the heads and windows where both are finite."""
+    found = rank_correlation(_numbers(rows, "cond"), _numbers(rows, name))
     return found and found[0]
 
 
@@ -138,6 +138,15 @@ CONDITIONS_TABLE = Table(
             priority=5,
             meaning="Spearman's ρ of σ₁/σ_m and the error over heads and windows with both; of 6 or more",
         ),
+        Column("amplification\nof rounding", "amplification.median", priority=8),
+        Column(
+            "ρ of the\namplification",
+            "rho_amplification",
+            digits=2,
+            signed=True,
+            priority=5,
+            meaning="Spearman's ρ of σ₁/σ_m and the amplification over heads and windows with both; of 6 or more",
+        ),
     ),
     more=(
         Column("rank", "rank.median", digits=None),
@@ -151,7 +160,11 @@ CONDITIONS_TABLE = Table(
         Column("λ_max\nlargest", "eigen_max.max"),
     ),
     derived={"singular": _singular},
-    of_groups={"rho": _correlation, "size": lambda rows: rows["size"].max()},
+    of_groups={
+        "rho": partial(_correlation, ERROR),
+        "rho_amplification": partial(_correlation, "amplification"),
+        "size": lambda rows: rows["size"].max(),
+    },
     sentence=_result,
     notes=_notes,
 )

@@ -15,12 +15,13 @@ from ...frame import Rows
 from ...frame.metric import METRICS
 from ...frame.ranks import LEAST_RANKED, rank_correlation
 from ...frame.rows import YARDSTICKS
-from ..figure import Figure
+from ..figure import Figure, Guide
 from ..grid import Cell
 from ..table import BUDGET, KEY, METHOD, SOUND, Column, Computed, Table
 
 PLACE = ("source", "n", "prefix", "target")
-TOGETHER = "layer.isna() and not (reference and loss.isna())"  # exact attention is shown for its loss
+PLAIN = "format.isna()"  # in torch's arithmetic, without --arithmetic
+TOGETHER = f"layer.isna() and {PLAIN} and not (reference and loss.isna())"  # exact attention is shown for its loss
 RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
 SPARED = 1.02  # of the bytes of a plan that a policy may keep beside it
 FEWEST = 3  # places of a group whose correlation is one of those of a mean
@@ -32,6 +33,9 @@ PREDICTORS = {
     "residual_error": "residual\nerror",
 }
 EXACT_OF = {"exact": "exact (ref.)"}
+EVERY = "every"  # the model of arithmetic that is not written
+OF_ROUNDING = ("rounding_drift", "rounding_kl")  # of the model
+LOCAL_ROUNDING = "rounding_local"
 
 
 def _column(name: str) -> Callable[[Rows], Any]:
@@ -160,6 +164,46 @@ def _places(rows: Rows) -> Any:
 def _layers_alone(rows: Rows) -> Any:
     """The word of `_places` for layers."""
     return rows["alone"].map({True: "layers"})
+
+
+def _in(rows: Rows) -> Any:
+    """The arithmetic in which a method ran, as ``--arithmetic`` names it."""
+    known = rows["arithmetic"].notna() & (rows["arithmetic"] != EVERY)
+    return rows["format"].where(~known, rows["format"] + ":" + rows["arithmetic"].fillna(""))
+
+
+def _replaced_as(rows: Rows) -> Any:
+    """What a forward replaced: a KV head, a layer, or all layers together."""
+    return rows["layer"].notna().map({True: "a layer", False: "all"}).where(rows["kv_head"].isna(), "a KV head")
+
+
+def _rounded_points(rows: Rows) -> Rows:
+    """The means over windows of what rounding adds, to each method in each format and place."""
+    known = [name for name in (*OF_ROUNDING, LOCAL_ROUNDING) if name in rows]
+    groups = rows.groupby(["name", "d", "format", "arithmetic", "layer", "kv_head"], sort=False, dropna=False)
+    return groups[known].mean().astype(float).reset_index()
+
+
+def _rounding_ranked(added: str) -> Callable[[Rows], float | None]:
+    """Spearman's correlation of what rounding adds to the local error and to the model's, over methods and places."""
+
+    def found(rows: Rows) -> float | None:
+        points = _rounded_points(rows)
+        if added not in points:
+            return None
+        points = points.dropna(subset=[added, LOCAL_ROUNDING])
+        return rank_correlation(points[LOCAL_ROUNDING].tolist(), points[added].tolist())
+
+    return found
+
+
+def _over_local(rows: Rows) -> Any:
+    """The drift that rounding adds over the local error that it adds."""
+    import pandas as pd
+
+    if not {OF_ROUNDING[0], LOCAL_ROUNDING} <= {*rows}:
+        return pd.Series(pd.NA, rows.index, dtype="Float64")
+    return rows[OF_ROUNDING[0]] / rows[LOCAL_ROUNDING].where(rows[LOCAL_ROUNDING] > 0)
 
 
 def _damages(rows: Rows) -> list[str]:
@@ -330,7 +374,7 @@ PLANS = Table(
 TOLERANCE = Table(
     "layers",
     "Which layers tolerate a method alone",
-    rows="alone and kv_head.isna()",
+    rows=f"alone and kv_head.isna() and {PLAIN}",
     each=PLACE,
     by=("name", "d", "places"),
     pooled=("layer", "layers"),
@@ -352,7 +396,7 @@ TOLERANCE = Table(
 ALONE = Table(
     "alone",
     "One layer replaced",
-    rows="alone and kv_head.isna()",
+    rows=f"alone and kv_head.isna() and {PLAIN}",
     each=PLACE,
     by=("name", "d", "layer"),
     rivals=("d", "layer"),
@@ -364,11 +408,74 @@ ALONE = Table(
     ),
     more=FURTHER,
 )
+IN = Column("in", "in_format", priority=KEY, meaning="the arithmetic of the method; float64 rounds nothing")
+ROUNDED = Table(
+    "rounding",
+    "What rounding adds to the drift",
+    rows="layer.isna() and format.notna()",
+    each=PLACE,
+    by=("name", "d", "in_format"),
+    derived={**OF_CELLS, "in_format": _in},
+    metric=OF_ROUNDING[0],
+    main=f"{OF_ROUNDING[0]}.mean",
+    columns=(
+        *(NAME, OF_BUDGET, IN),
+        Column("drift\nadded ± 95 %", "rounding_drift.mean", half="rounding_drift.half", priority=8),
+        Column("KL\nadded ± 95 %", "rounding_kl.mean", half="rounding_kl.half", priority=7),
+        Column("local error\nadded", f"{LOCAL_ROUNDING}.mean", priority=7),
+        Column("drift", "drift.mean", priority=6),
+        Column("KL", "kl.mean", priority=5),
+        replace(LOCAL, best=None),
+    ),
+    more=(CHANGE, *FURTHER),
+)
+ROUNDING_PREDICTED = Table(
+    "rounding-predictors",
+    "Does the local error that rounding adds predict the drift that it adds?",
+    rows="rounding_local.notna() and rounding_drift.notna() and status == 'ok'",
+    each=PLACE,
+    by=("replaced",),
+    pooled=("layer", "layers", "d", "name", "method", "options", "family"),
+    columns=(
+        Column("replaced", "replaced", priority=KEY, meaning="all layers together, or a layer or a KV head alone"),
+        Column("places", "points", digits=0, meaning="methods, d, formats, layers and KV heads, means over windows"),
+        Column(
+            "ρ with the\ndrift added",
+            "rho_drift",
+            digits=2,
+            signed=True,
+            priority=8,
+            meaning="Spearman's correlation of the local error that rounding adds with the drift that it adds",
+        ),
+        Column(
+            "ρ with the\nKL added",
+            "rho_kl",
+            digits=2,
+            signed=True,
+            priority=7,
+            meaning="Spearman's correlation of the local error that rounding adds with the divergence that it adds",
+        ),
+        Column(
+            "drift / local\n[p10 – p90]",
+            "over_local.median",
+            low="over_local.p10",
+            high="over_local.p90",
+            priority=7,
+            meaning="the drift that rounding adds over the local error that it adds",
+        ),
+    ),
+    derived={"replaced": _replaced_as, "over_local": _over_local},
+    of_groups={
+        "points": lambda rows: len(_rounded_points(rows)),
+        "rho_drift": _rounding_ranked("rounding_drift"),
+        "rho_kl": _rounding_ranked("rounding_kl"),
+    },
+)
 OF_RHO = "Spearman's correlation with the damage over all places, methods and d"
 WHICH = Table(
     "predictors",
     "Which local number predicts the damage",
-    rows="places.notna() and status == 'ok'",
+    rows=f"places.notna() and status == 'ok' and {PLAIN}",
     each=PLACE,
     by=("places",),
     pooled=("layer", "layers", "d", "name", "method", "options", "family"),
@@ -401,8 +508,8 @@ WHICH = Table(
     notes=_damages,
 )
 TITLE = "What a method changes in a model"
-TABLES = (DRIFTS, WORDS, DECODED, PLANS, TOLERANCE, ALONE, WHICH)
-MEASURED = "kv_head.isna() and not reference and method != 'softmax'"
+TABLES = (DRIFTS, WORDS, DECODED, PLANS, ROUNDED, ROUNDING_PREDICTED, TOLERANCE, ALONE, WHICH)
+MEASURED = f"kv_head.isna() and not reference and method != 'softmax' and {PLAIN}"
 FIGURES = (
     Figure(
         "inject-layers",
@@ -431,6 +538,21 @@ FIGURES = (
         center="mean",
         note="correlation",
         caption="Error of the layer that is replaced against the drift that it causes: a point for each layer, means.",
+    ),
+    Figure(
+        "inject-rounding",
+        "Local error against drift, added by rounding",
+        x=LOCAL_ROUNDING,
+        y=OF_ROUNDING[0],
+        marks=("point",),
+        rows="kv_head.isna() and rounding_local.notna()",
+        points=("layer",),
+        columns=("format", "arithmetic"),
+        log=(LOCAL_ROUNDING, OF_ROUNDING[0]),
+        center="mean",
+        note="correlation",
+        guides=(Guide("equal", "as much drift as local error"),),
+        caption="Local error that rounding adds against the drift that it adds: a point for each layer, means.",
     ),
     Figure(
         "inject-bytes",

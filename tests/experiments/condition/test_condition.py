@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from golden.small_runs import INPUTS
 from inputs import make, with_spectrum
 from safetensors.torch import save_file
 
-from attnprobe import QKV, approximate, exact, load_qkv, open_run, output_errors
+from attnprobe import QKV, approximate, exact, load_qkv, open_run, output_errors, rounding_errors
 from attnprobe.errors import UsageError
 from attnprobe.experiments.condition import ConditionRequest, measure, measure_conditions
 from attnprobe.linalg.condition import condition, repeats
@@ -692,3 +693,26 @@ def test_a_figure_of_iterations_shows_residuals_down_to_rounding_and_no_overflow
     [sheet] = sheets(falling, ITERATIONS)
     low, high = sheet.axes[0].get_ylim()
     assert 1e-17 < low < 1e-14 and 1 < high < 1e3
+
+
+@pytest.mark.parametrize("method, options", [("nystromformer", {}), ("skyformer", {"sampler": "wor"})])
+def test_the_amplification_of_rounding_stands_beside_each_core(tmp_path, method, options):
+    """It is that of ``rounding_errors`` on the same Q, K and V; without the option keys of cells are as they were."""
+    name = method + "".join(f":{key}={value}" for key, value in options.items())
+    given = {"qkv": str(INPUTS / "qkv.safetensors"), "d": (4,), "methods": (name,), "seed": 3}
+    run = measure_conditions(ConditionRequest(**given, amplification="fp16", out=str(tmp_path / "a"))).outcome
+    plain = measure_conditions(ConditionRequest(**given, out=str(tmp_path / "b"))).outcome
+    of_method, before = ([cell for cell in one.records if cell["method"] == method] for one in (run, plain))
+    errors = rounding_errors(load_qkv(qkv=given["qkv"]), method, 4, "fp16", seed=3, **options)
+    [cell] = of_method
+    cores = {row["matrix"] for row in cell["rows"] if row["kind"] == "matrix"}
+    for core in cores:
+        rows = [row for row in cell["rows"] if row["kind"] == "matrix" and row["matrix"] == core]
+        assert [row["amplification"] for row in rows] == pytest.approx(errors.amplification.tolist(), rel=1e-9)
+    assert cores and before[0]["key"] != cell["key"]
+    assert not any("amplification" in row for row in before[0]["rows"])
+
+
+def test_an_amplification_in_no_format_is_one_line(run):
+    code, _, err = run("condition", "--qkv", INPUTS / "qkv.safetensors", "--amplification", "bf17")
+    assert (code, err) == (2, "attnprobe: unknown format 'bf17'; did you mean 'bf16'?\n")

@@ -917,7 +917,8 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
         "needle_loss_change",
         "needle_rank",
     }
-    assert same.keys() == set(GATED.names) - of_layers - of_prompt and same["drift"] == same["kl"] == 0
+    of_rounding = {"rounding_drift", "rounding_kl", "rounding_local"}
+    assert same.keys() == set(GATED.names) - of_layers - of_prompt - of_rounding and same["drift"] == same["kl"] == 0
     assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
     differs = Outputs(one.hidden, one.logits, torch.tensor([4, 3, 7]))
     assert model_drift(one, differs, words, causal=True, encoder=True)[0]["greedy_match"] == 1

@@ -1,0 +1,92 @@
+"""An arithmetic as options name it, in which computations run. Call `Arithmetic.read`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..errors import NotFinite, UsageError, cut, unknown
+from ..qkv import QKV
+from .computation import INPUTS
+from .emulation import Emulation
+from .following import ARITHMETICS, Report
+from .formats import FLOAT64, Format, format_named
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Arithmetic:
+    """The arithmetic of a format, and what it has rounded so far.
+
+    Attributes:
+        format: of the numbers; in float64 nothing is rounded.
+        model: what is rounded, one of `ARITHMETICS`.
+        report: the operations of all computations.
+    """
+
+    format: Format
+    model: str = "every"
+    report: Report = field(default_factory=Report)
+
+    @classmethod
+    def read(cls, text: str) -> Arithmetic:
+        """The arithmetic of ``FORMAT`` or ``FORMAT:MODEL``.
+
+        Raises:
+            UsageError: an unknown name. Unsupported: this version of torch lacks the format.
+
+        >>> Arithmetic.read("bf16").model, Arithmetic.read("fp16:autocast").model
+        ('every', 'autocast')
+        >>> Arithmetic.read("autocast")
+        Traceback (most recent call last):
+        attnprobe.errors.UsageError: arithmetic 'autocast' names no format; write bf16:autocast, or another format
+        """
+        name, colon, model = text.partition(":")
+        if not colon and name in ARITHMETICS:
+            raise UsageError(f"arithmetic '{cut(text)}' names no format; write bf16:{name}, or another format")
+        if colon and model not in ARITHMETICS:
+            raise unknown("arithmetic", model, ARITHMETICS)
+        return cls(format_named(name), model or "every")
+
+    def run(self, compute: Callable[..., Result], *inputs: Tensor) -> Result:
+        """The result of ``compute(*inputs)``. Inputs are float64, and so are tensors of the result.
+
+        Raises:
+            Unsupported: numbers leave torch, or an operation is none of torch's.
+        """
+        if self.format == FLOAT64:
+            return compute(*inputs)
+        mode = Emulation(self.format, self.model)
+        with torch.no_grad():
+            started = [mode.start(x) for x in inputs]
+            with mode:
+                made = compute(*started)
+        self.report += mode.report
+        return made
+
+    def approximate(self, run: Callable[[QKV], Approximation], qkv: QKV, joint: bool = False) -> Approximation:
+        """What a method makes of Q, K and V in float64.
+
+        The output of a head is NaN where an input is too large for the format, or where LAPACK refuses a number.
+
+        Args:
+            joint: whether the result of a head depends on the other heads, so that all are lost together.
+        """
+        inputs = {name: value for name in INPUTS if (value := qkv.parts()[name]) is not None}
+
+        def replaced(*started: Tensor) -> Approximation:
+            return run(qkv.replace(**dict(zip(inputs, started, strict=True))))
+
+        try:
+            return self.run(replaced, *inputs.values())
+        except (torch.linalg.LinAlgError, NotFinite):  # pyright: ignore[reportPrivateImportUsage]
+            if joint or qkv.h == 1:
+                return Approximation(None, qkv.q.new_full((qkv.h, qkv.n_q, qkv.p_v), torch.nan))
+        outputs = [self.approximate(run, qkv.head(row)).output for row in range(qkv.h)]
+        return Approximation(None, torch.cat(outputs))
