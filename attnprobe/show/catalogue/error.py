@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...frame import Rows
 from ...frame.rows import YARDSTICKS
 from ..figure import Figure, Guide
 from ..table import BUDGET, KEY, METHOD, SOUND, Column, Table, ratio_to
@@ -11,6 +12,16 @@ ERROR = "output_spectral_relative"
 PLACE = ("source", "scale_inputs", "n", "target")
 MEASURED = "kernel_dtype.isna()"  # kernels of exact attention have a table of their own
 RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
+
+
+def _notes(rows: Rows) -> list[str]:
+    """Tokens that repeat others, and why methods have no matrix error."""
+    found = repeated(rows)
+    if "matrix_skipped" in rows:
+        for why, group in rows.dropna(subset=["matrix_skipped"]).groupby("matrix_skipped", sort=False):
+            found.append(f"no matrix error of {', '.join(group['name'].unique())}: {why}")
+    return found
+
 
 HEADS = Table(
     "error",
@@ -24,7 +35,7 @@ HEADS = Table(
     of_best="mean error",
     rivals=("d",),
     competes=RIVALS,
-    notes=repeated,
+    notes=_notes,
     columns=(
         METHOD,
         BUDGET,
