@@ -3,7 +3,8 @@
     python benchmarks/bits.py --text embedded code.py needle:pairs=6,answer=1 --out FOLDER
 
 A text's windows have a prompt that the model reads exactly, and steps behind it. The damage is the KL divergence of the
-steps' words with the cache of one KV head in few bits. Beside it stand, over the same head and steps, means over windows:
+steps' words with the cache of one KV head in few bits. Beside it stand, over the same head and steps, means over
+windows:
 
 - the residual, local and row errors of `attnprobe inject`;
 - the Fisher error of scores, ``1/2 Var_B(Δs)`` with ``Δs = s q (k^ - k)`` under the exact weights of a row, a mean over

@@ -110,7 +110,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     prompt: str = placed(
         "exact",
         "How the prompt is read before its cache is quantised: exact, by the unmodified model; quantised, where each "
-        "layer reads quantised keys and values in the prompt's own forward too. For formats that keep all tokens.",
+        "layer reads quantised keys and values in the prompt's own forward too. For formats, alone or behind a policy.",
         metavar="exact|quantised",
         among=("exact", "quantised"),
         later=True,
