@@ -38,6 +38,7 @@ from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import InjectWork
 from attnprobe.experiments.inject.policy import Steps
 from attnprobe.frame.ranks import rank_correlation
+from attnprobe.grammar.lists import options_text
 from attnprobe.methods import approximate
 from attnprobe.run.plan import MethodRequest, parse_methods
 from attnprobe.timings import Timings
@@ -84,6 +85,7 @@ def points(bench: DecodingBench, requests: Sequence[MethodRequest], layer: int) 
     """The numbers of every KV head of a layer, format and window."""
     rows = bench._exact(layer).rows
     for request in requests:
+        name = f"{request.name}{options_text(request.options)}"
         with torch.no_grad():
             stored = [stored_errors(row, request) for row in rows]
         for head in range(bench.calls[layer].kv_heads):
@@ -92,7 +94,7 @@ def points(bench: DecodingBench, requests: Sequence[MethodRequest], layer: int) 
                 got = result["rows"][0]
                 numbers = {name: got[name] for name in ("kl", "residual_error", "local_error", "row_error")}
                 numbers |= {name: float(values[head]) for name, values in stored[window].items()}
-                yield {"layer": layer, "head": head, "format": request.label, "window": window, **numbers}
+                yield {"layer": layer, "head": head, "format": name, "window": window, **numbers}
 
 
 def measured(args: argparse.Namespace, text: str, folder: Path) -> list[dict[str, Any]]:
