@@ -85,7 +85,7 @@ def points(bench: DecodingBench, requests: Sequence[MethodRequest], layer: int) 
     """The numbers of every KV head of a layer, format and window."""
     rows = bench._exact(layer).rows
     for request in requests:
-        name = f"{request.name}{options_text(request.options)}"
+        name = ":".join(filter(None, (request.name, options_text(request.options))))
         with torch.no_grad():
             stored = [stored_errors(row, request) for row in rows]
         for head in range(bench.calls[layer].kv_heads):
