@@ -13,9 +13,10 @@ windows:
   of x, a mean of both.
 
 Prints Spearman's correlation of each with the damage: over all points, within a layer and within a format (means over
-layers and formats), with the 2.5 and 97.5 % points of resampled windows. Every layer of a text leaves its points in
-FOLDER, so a second run goes on where the first one ended. Exits 1 where the residual error has less than 0.85 within
-formats.
+layers and formats), with the 2.5 and 97.5 % points of resampled windows. The last line is how the damage in half of the
+windows orders the damage in the other half, a mean over all halves: it says how much of the order is noise. Every layer
+of a text leaves its points in FOLDER, so a second run goes on where the first one ended. Exits 1 where the residual
+error has less than 0.85 within formats.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ from attnprobe.timings import Timings
 GOAL = 0.85  # of the residual error within formats
 RESAMPLES = 200
 FORMATS = "fp8,q4_0,q4_1,mxfp4,rotated:q4_0,kivi:exact=32,turboquant:bits=2,turboquant:bits=3"
+Place = tuple[int, str, int]  # a layer, a format and a KV head
 NUMBERS = {
     "residual_error": "residual error",
     "local_error": "local error",
@@ -76,8 +79,8 @@ def stored_errors(steps: Steps, request: MethodRequest) -> dict[str, Tensor]:
     variance = (weights * change.square()).sum(-1) - (weights * change).sum(-1).square()
     return {
         "fisher": variance.mean((1, 2)) / 2,
-        "storage": sum(squares) / 2,
-        "storage_share": sum(shares) / 2,
+        "storage": torch.stack(squares).mean(0),
+        "storage_share": torch.stack(shares).mean(0),
     }
 
 
@@ -124,8 +127,8 @@ def bench_of(args: argparse.Namespace, text: str) -> DecodingBench:
     return DecodingBench(cells._model(0), rows, windows, layers, 0, prefix_length=args.prompt, greedy_steps=0)
 
 
-def table_of(found: Sequence[dict[str, Any]]) -> tuple[list[tuple[int, str, int]], np.ndarray]:
-    """The places, (layer, format, head), and their numbers (places, 1 + numbers, windows), the damage first."""
+def table_of(found: Sequence[dict[str, Any]]) -> tuple[list[Place], np.ndarray]:
+    """The places and their numbers (places, 1 + numbers, windows), the damage first."""
     places = list(dict.fromkeys((point["layer"], point["format"], point["head"]) for point in found))
     order = {place: number for number, place in enumerate(places)}
     values = np.full((len(places), 1 + len(NUMBERS), 1 + max(point["window"] for point in found)), np.nan)
@@ -135,35 +138,55 @@ def table_of(found: Sequence[dict[str, Any]]) -> tuple[list[tuple[int, str, int]
     return places, values
 
 
-def correlations(places: Sequence[tuple[int, str, int]], means: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each number with the damage, (numbers, 3): of all, in a layer, in a format."""
-    parts: tuple[Callable[[tuple[int, str, int]], Any], ...] = (lambda _: 0, lambda place: place[0], lambda p: p[1])
-    found = np.full((len(NUMBERS), len(parts)), np.nan)
+def correlations(places: Sequence[Place], numbers: np.ndarray, damage: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each number with the damage, (numbers, 3): of all, in a layer, in a format.
+
+    Args:
+        numbers: (places, numbers), means over windows. damage: (places,).
+    """
+    parts: tuple[Callable[[Place], Any], ...] = (lambda _: 0, lambda place: place[0], lambda place: place[1])
+    found = np.full((numbers.shape[1], len(parts)), np.nan)
     for column, part in enumerate(parts):
         keys = [part(place) for place in places]
         groups = [[number for number, key in enumerate(keys) if key == one] for one in dict.fromkeys(keys)]
-        for row in range(len(NUMBERS)):
-            every = [rank_correlation(means[group, 1 + row].tolist(), means[group, 0].tolist()) for group in groups]
+        for row in range(len(found)):
+            every = [rank_correlation(numbers[group, row].tolist(), damage[group].tolist()) for group in groups]
             known = [rho for rho in every if rho is not None]
             found[row, column] = np.mean(known) if known else np.nan
     return found
+
+
+def of_halves(places: Sequence[Place], damage: np.ndarray) -> np.ndarray:
+    """The correlations (3,) of the damage (places, windows) in half of the windows with that in the others."""
+    windows = range(damage.shape[1])
+    every = []
+    for half in combinations(windows, len(windows) // 2):
+        first, rest = damage[:, half], damage[:, [window for window in windows if window not in half]]
+        every.append(correlations(places, first.mean(1, keepdims=True), rest.mean(1)))
+    return np.mean(every, axis=0)[0]
 
 
 def compare(text: str, found: Sequence[dict[str, Any]]) -> Goal:
     """Print the correlations of a text."""
     places, values = table_of(found)
     windows = values.shape[2]
-    rhos = correlations(places, values.mean(2))
+
+    def of(some: Any) -> np.ndarray:
+        means = values[:, :, some].mean(2)
+        return correlations(places, means[:, 1:], means[:, 0])
+
+    rhos, halves = of(slice(None)), of_halves(places, values[:, 0])
     draws = np.random.default_rng(0).integers(windows, size=(RESAMPLES, windows))
-    ends = np.quantile([correlations(places, values[:, :, draw].mean(2)) for draw in draws], (0.025, 0.975), axis=0)
+    ends = np.quantile([of(draw) for draw in draws], (0.025, 0.975), axis=0)
     print(f"\n{text}: {len(places)} pairs of KV head and format, {windows} windows")
-    print(f"{'number':26}{'all':>20}{'in a layer':>20}{'in a format':>20}")
+    print(f"{'number':26}{'all':>22}{'in a layer':>22}{'in a format':>22}")
     for row, words in enumerate(NUMBERS.values()):
         cells = [
             f"{rhos[row, column]:+.2f} [{ends[0, row, column]:+.2f}, {ends[1, row, column]:+.2f}]"
             for column in range(3)
         ]
-        print(f"{words:26}" + "".join(f"{cell:>20}" for cell in cells))
+        print(f"{words:26}" + "".join(f"{cell:>22}" for cell in cells))
+    print(f"{'damage of other windows':26}" + "".join(f"{rho:>+22.2f}" for rho in halves))
     return Goal(f"{text}: residual error within formats", float(rhos[0, 2]), GOAL)
 
 
