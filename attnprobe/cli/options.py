@@ -14,7 +14,6 @@ from ..errors import unknown
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import ALL, NO_FIGURE, Output
-from ..show.formats import FORMATS, check_format
 
 if TYPE_CHECKING:
     from ..show.shown import Catalogue
@@ -103,6 +102,8 @@ def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue | No
     Args:
         catalogues: of the commands whose tables are shown.
     """
+    from ..show.formats import FORMATS, check_format
+
     names, known = output.columns or (), []
     if names or output.format_ not in FORMATS:
         known = [one for one in catalogues() if one is not None]

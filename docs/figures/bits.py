@@ -2,22 +2,38 @@
 
 python docs/figures/bits.py docs/figures/bits-smollm2 RUN…    # KL against bytes, log-log, a line for each family
 python docs/figures/bits.py table RUN…                        # Markdown: KL of each method and share of bytes
+python docs/figures/bits.py pairs RUN…                        # ratios of KL on the same windows
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from scipy.special import stdtrit
 
 from attnprobe import open_run
+from attnprobe.frame import Rows
 from attnprobe.frame.summary import summary
 from attnprobe.grammar.lists import options_of
 from attnprobe.show.figure import Figure, save, sheets
 
 NAMES = {"wikitext-2-test.txt": "Wikitext-2", "argparse.py": "code", "needle": "needles"}
 GGML = ("q8_0", "q4_0")
+PAIRS = (
+    ("turboquant:bits=7", "h2o d=256"),
+    ("snapkv+q4_0 d=455", "h2o d=128"),
+    ("snapkv+q4_0 d=455", "turboquant:bits=3"),
+    ("snapkv+q4_0 d=227", "h2o d=64"),
+    ("snapkv+q4_0 d=113", "h2o d=32"),
+    ("rotated:q4_0", "q4_0"),
+    ("rotated:mxfp4", "mxfp4"),
+    ("q4_0:of=k", "q4_0:of=v"),
+    ("turboquant:bits=3,of=k", "turboquant:bits=3,of=v"),
+)
 KL_AGAINST_BYTES = Figure(
     "bits",
     "KL divergence against the bytes of the cache",
@@ -32,10 +48,10 @@ KL_AGAINST_BYTES = Figure(
 )
 
 
-def rows_of(folders: list[str]) -> pd.DataFrame:
+def rows_of(folders: list[str]) -> Rows:
     """The rows of the whole model in some runs, with their text, family and share of the bytes."""
     frames = [with_text(open_run(folder).frame("head"), folder) for folder in folders]
-    rows = pd.concat(frames, ignore_index=True)
+    rows: Any = pd.concat(frames, ignore_index=True)
     exact = rows[rows["method"] == "exact"].groupby("text")["cache_bytes"].first()
     rows = rows[rows["requested"] & (rows["status"] == "ok") & rows["layer"].isna()].copy()
     rows["share of bytes"] = rows["cache_bytes"].astype(float) / rows["text"].map(exact).astype(float)
@@ -43,7 +59,7 @@ def rows_of(folders: list[str]) -> pd.DataFrame:
     return rows.assign(family=rows["name"].map(family_of))
 
 
-def with_text(frame: pd.DataFrame, folder: str) -> pd.DataFrame:
+def with_text(frame: Rows, folder: str) -> Rows:
     text = open_run(folder).records["inject"][0]["source"]["text"]
     [name] = [words for part, words in NAMES.items() if part in str(text)]
     return frame.assign(text=name)
@@ -57,14 +73,14 @@ def family_of(name: str) -> str:
     return "GGML" if method in GGML else method
 
 
-def page(rows: pd.DataFrame, stem: Path) -> list[Path]:
+def page(rows: Rows, stem: Path) -> list[Path]:
     drawn = rows[rows["family"] != ""].assign(name=lambda some: some["family"])
     [sheet] = sheets(drawn, KL_AGAINST_BYTES, methods=drawn)
     return save(sheet, stem, caption=f"{KL_AGAINST_BYTES.title}\n\n{KL_AGAINST_BYTES.caption}", formats=("svg", "png"))
 
 
-def table(rows: pd.DataFrame) -> str:
-    """A line for each method and budget: its share of the bytes, and the mean KL of each text with half its interval."""
+def table(rows: Rows) -> str:
+    """A line for each method and budget: its share of the bytes, and the mean KL of each text with half an interval."""
     lines = summary(rows, ["text", "point"], ["kl", "share of bytes"])
     texts = list(dict.fromkeys(lines["text"]))
     found = [f"| method | bytes | {' | '.join(texts)} |", f"| --- | ---: |{' ---: |' * len(texts)}"]
@@ -78,10 +94,30 @@ def table(rows: pd.DataFrame) -> str:
     return "\n".join(found)
 
 
+def pairs(rows: Rows) -> str:
+    """A line for each pair: exp of the mean of ln(KL / KL) over windows, and its 95 % interval by Student's t."""
+    texts = list(dict.fromkeys(rows["text"]))
+    found = [f"| KL of | over that of | {' | '.join(texts)} |", f"| --- | --- |{' ---: |' * len(texts)}"]
+    for one, other in PAIRS:
+        cells = []
+        for text in texts:
+            own = rows[rows["text"] == text]
+            a, b = (own[own["point"] == point].set_index("window")["kl"].astype(float) for point in (one, other))
+            both: Any = (a / b).dropna()
+            logs = both.map(math.log)
+            half = stdtrit(len(logs) - 1, 0.975) * logs.std() / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+            low, middle, high = (math.exp(logs.mean() + sign * half) for sign in (-1, 0, 1))
+            cells.append(f"{middle:.2g} [{low:.2g}, {high:.2g}]" if len(logs) else "")
+        found.append(f"| `{one}` | `{other}` | {' | '.join(cells)} |")
+    return "\n".join(found)
+
+
 def main() -> int:
     match sys.argv[1:]:
         case ["table", *folders] if folders:
             print(table(rows_of(folders)))
+        case ["pairs", *folders] if folders:
+            print(pairs(rows_of(folders)))
         case [stem, *folders] if folders:
             for path in page(rows_of(folders), Path(stem)):
                 print(path)

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from ..formats import FORMATS, check_format
 from .data import csv, json_rows, jsonl
 from .latex import latex
 from .markdown import markdown
 from .terminal import terminal
 
-__all__ = ["FORMATS", "check_format", "csv", "json_rows", "jsonl", "latex", "markdown", "terminal"]
+__all__ = ["csv", "json_rows", "jsonl", "latex", "markdown", "terminal"]
