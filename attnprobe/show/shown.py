@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
-from ..frame.rows import CELL
+from ..frame.rows import CELL, HEAD
 from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
 from .formats import check_format
@@ -127,11 +127,19 @@ class Shown:
         """The filled tables. Those that have none of the chosen columns are left out."""
         filled = []
         for table in self.catalogue.tables:
-            names = [name for name in self.columns if _has(table, name)]
+            names = [name for name in self.columns if _has(table, name) and self._measures(table, name)]
             if names or not self.columns:
                 each = [name for name in table.within if name in self.apart]
                 filled += [self._told(grid) for grid in grids(self.frame(table.kind), table, names or None, each)]
         return filled
+
+    def _measures(self, table: Table, name: str) -> bool:
+        """Whether a table's rows may have what a column shows: those of heads any metric, others what they have."""
+        metric = name.removeprefix("+").partition(".")[0]
+        if table.kind == HEAD or any(metric == column.name.partition(".")[0] for column in table.every):
+            return True
+        frame = self.frame(table.kind)
+        return metric in (table.prepared(frame) if table.prepared else frame)
 
     def _told(self, grid: Grid) -> Grid:
         """The grid with the best method at each budget as its sentence."""
