@@ -23,6 +23,7 @@ from attnprobe.show.figure import Figure, save, sheets
 
 NAMES = {"wikitext-2-test.txt": "Wikitext-2", "argparse.py": "code", "needle": "needles"}
 GGML = ("q8_0", "q4_0")
+FAMILIES = ("snapkv", "h2o", "snapkv+q4_0", "turboquant", "kivi", "GGML")  # that are drawn
 PAIRS = (
     ("turboquant:bits=7", "h2o d=256"),
     ("snapkv+q4_0 d=455", "h2o d=128"),
@@ -43,6 +44,7 @@ KL_AGAINST_BYTES = Figure(
     points=("point",),
     columns=("text",),
     log=("share of bytes", "kl"),
+    span=(5e-5, 5.0),
     center="mean",
     caption="Means over text windows; bytes of keys and values over those in 16 bits a number.",
 )
@@ -66,17 +68,17 @@ def with_text(frame: Rows, folder: str) -> Rows:
 
 
 def family_of(name: str) -> str:
-    """A method without its number of bits: formats of GGML and those of e2m1 are a family each."""
-    method, _, options = name.partition(":") if not name.startswith("rotated:") else (name, "", "")
-    if {"of"} & options_of(options).keys():
+    """A method without its number of bits; of keys or values alone it has none."""
+    method, _, options = name.partition(":")
+    if "of" in options_of(options):
         return ""
     return "GGML" if method in GGML else method
 
 
 def page(rows: Rows, stem: Path) -> list[Path]:
-    drawn = rows[rows["family"] != ""].assign(name=lambda some: some["family"])
+    drawn = rows[rows["family"].isin(FAMILIES)].assign(name=lambda some: some["family"])
     [sheet] = sheets(drawn, KL_AGAINST_BYTES, methods=drawn)
-    return save(sheet, stem, caption=f"{KL_AGAINST_BYTES.title}\n\n{KL_AGAINST_BYTES.caption}", formats=("svg", "png"))
+    return save(sheet, stem, formats=("svg",))
 
 
 def table(rows: Rows) -> str:
