@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import as_shown, output_of, shown_options
+from .options import as_shown, check_shown, output_of, shown_options
 
 EPILOG = """\b
 Examples:
@@ -44,14 +44,15 @@ def accept(pack: str, outputs: str, junit: str | None, **shown: Any) -> None:
     from .output import keep_cases
     from .streams import answer
 
-    output = output_of(**shown)
+    output, catalogue = output_of(**shown), Catalogue.of("accept")
+    check_shown(output, lambda: [catalogue])
     if junit is not None:
         check_report(junit)
     cases = read_pack(pack)
     result = judged(cases, read_outputs(outputs, cases))
     facts = {"pack": cases.name, "id": cases.id, "outputs": outputs}
     header = Header(facts, [f"{name}: {fact}" for name, fact in facts.items()])
-    view = Shown("accept", Catalogue.of("accept"), lambda kind: result.frame, header)
+    view = Shown("accept", catalogue, lambda kind: result.frame, header)
     answer(view.text(**as_shown(output)), styled=output.format_ == "table")
     failed = result.failed
     lines = [Case("accept", case.name, failed.get(case.name, ""), "wrong") for case in cases.cases]

@@ -62,8 +62,8 @@ def check(
     """
     from dataclasses import asdict
 
+    from ..show.formats import check_format
     from ..show.listing import listing
-    from ..show.writers import check_format
 
     check_format(format_)
     from ..errors import unknown

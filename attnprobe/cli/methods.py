@@ -28,7 +28,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
 
     --format other than table prints all facts of each method.
     """
-    from ..show.writers import check_format
+    from ..show.formats import check_format
     from .streams import answer
 
     check_format(format_)

@@ -92,28 +92,26 @@ def write_section(
 
 
 def output_of(**texts: Any) -> Output:
-    """The output options of a command with `shown_options`."""
-    from ..show.writers import check_format
-
-    output = built(Output, texts, lambda option: option.long)
-    check_format(output.format_, output.columns or ())
-    return output
+    """The output options of a command with `shown_options`, which `check_shown` checks."""
+    return built(Output, texts, lambda option: option.long)
 
 
 def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue | None]]) -> None:
-    """Refuse an unknown name in ``--columns`` before anything is measured.
+    """Refuse an unknown name in ``--format`` or ``--columns`` before anything is measured.
 
     Args:
         catalogues: of the commands whose tables are shown.
     """
-    from ..show.writers import check_format
+    from ..show.formats import FORMATS, check_format
 
-    names = output.columns or ()
-    check_format(output.format_, names)
+    names, known = output.columns or (), []
+    if names or output.format_ not in FORMATS:
+        known = [one for one in catalogues() if one is not None]
+    own = [format for one in known for format in one.writers]
+    check_format(output.format_, names, own)
     if names:
         from ..show.shown import check_columns
 
-        known = [one for one in catalogues() if one is not None]
         check_columns(known, names, of_lines=output.format_ == "csv")
 
 

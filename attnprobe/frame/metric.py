@@ -364,6 +364,30 @@ MODELS = (  # of a whole model with a method in place of its attention
     Metric(
         "kl_so_far", "KL divergence so far", "mean divergence of the predictions up to a step", "KL so far", unit="nats"
     ),
+    *(
+        Metric(
+            name,
+            f"KL, {words}",
+            f"{meaning} of the KL divergence of single tokens",
+            f"KL {words}",
+            f"KL {words}".replace("%", r"\%"),
+            unit="nats",
+        )
+        for name, words, meaning in (
+            ("kl_median", "median", "median"),
+            ("kl_p90", "90 %", "90 % quantile"),
+            ("kl_p95", "95 %", "95 % quantile"),
+            ("kl_p99", "99 %", "99 % quantile"),
+            ("kl_p999", "99.9 %", "99.9 % quantile"),
+            ("kl_max", "maximum", "maximum"),
+        )
+    ),
+    share(
+        "dp_rms",
+        "RMS Δp",
+        "root mean square of the change of the right word's probability",
+        tex=r"RMS $\Delta p$",
+    ),
     Metric("loss", "loss", "mean of −ln p of the right word or class", unit="nats"),
     fact("loss_own", "model's own loss", "loss of the model with exact attention", unit="nats"),
     Metric(
@@ -785,6 +809,7 @@ INJECT = metrics(
     *("cache_bytes", "read_bytes", "greedy_match", "needle_loss", "needle_loss_change", "needle_rank"),
     *(metric.name for metric in ADDED_IN_MODEL),
 )
+TAILS = metrics("kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_p999", "kl_max", "dp_rms")
 NORMED = re.compile("(output|matrix)_(spectral|frobenius)(_relative)?")
 
 

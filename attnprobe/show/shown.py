@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
-from ..frame.rows import CELL
+from ..frame.rows import CELL, HEAD
 from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
+from .formats import check_format
 from .grid import OF_SERIES, Grid, grids, selected, summarised, with_computed
 from .header import Header
 from .table import Column, Table
-from .writers import check_format, csv, json_rows, jsonl, latex, markdown, terminal
+from .writers import csv, json_rows, jsonl, latex, markdown, terminal
 from .writers.markdown import escaped
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ NAMED = (*PLACES, "reference")  # which the name of a gate's result has anyway
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``, ``CONDITIONS``, ``TILES``.
+    """What ``show/catalogue/COMMAND.py`` declares: ``TITLE``, ``TABLES``, ``FIGURES``, ``CONDITIONS``, ``TILES``,
+    ``WRITERS``.
 
     Attributes:
         conditions: lines on how it was measured, from the frame of kind ``cell``; they stand above the tables.
         tiles: what a page counts: names, and the fields of cells whose different values are counted.
+        writers: further formats of the command by name: each makes text of the frames, as `Shown.frame` gives them.
     """
 
     title: str
@@ -45,13 +48,14 @@ class Catalogue:
     figures: tuple[Any, ...] = ()
     conditions: Callable[[DataFrame], Sequence[str]] | None = None
     tiles: Sequence[tuple[str, str]] = TILES
+    writers: Mapping[str, Callable[[Callable[[str], DataFrame]], str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, command: str) -> Catalogue:
         """The catalogue of a command."""
         module = import_module(f".catalogue.{command}", __package__)
         further = (getattr(module, "FIGURES", ()), getattr(module, "CONDITIONS", None), getattr(module, "TILES", TILES))
-        return cls(module.TITLE, module.TABLES, *further)
+        return cls(module.TITLE, module.TABLES, *further, getattr(module, "WRITERS", {}))
 
     @property
     def columns(self) -> list[Column]:
@@ -123,11 +127,19 @@ class Shown:
         """The filled tables. Those that have none of the chosen columns are left out."""
         filled = []
         for table in self.catalogue.tables:
-            names = [name for name in self.columns if _has(table, name)]
+            names = [name for name in self.columns if _has(table, name) and self._measures(table, name)]
             if names or not self.columns:
                 each = [name for name in table.within if name in self.apart]
                 filled += [self._told(grid) for grid in grids(self.frame(table.kind), table, names or None, each)]
         return filled
+
+    def _measures(self, table: Table, name: str) -> bool:
+        """Whether a table's rows may have what a column shows: those of heads any metric, others what they have."""
+        metric = name.removeprefix("+").partition(".")[0]
+        if table.kind == HEAD or any(metric == column.name.partition(".")[0] for column in table.every):
+            return True
+        frame = self.frame(table.kind)
+        return metric in (table.prepared(frame) if table.prepared else frame)
 
     def _told(self, grid: Grid) -> Grid:
         """The grid with the best method at each budget as its sentence."""
@@ -181,7 +193,7 @@ class Shown:
         columns: Sequence[str] = (),
         above: Sequence[str] = (),
     ) -> str:
-        """The tables in a format of `attnprobe.show.writers.FORMATS`, without a final newline.
+        """The tables in a format of `attnprobe.show.formats`, without a final newline.
 
         ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; the last two are of the first table that
         has lines.
@@ -190,7 +202,9 @@ class Shown:
             width: the terminal's. columns: names of columns of tables. above: lines of Markdown that stand first in
                 ``github``.
         """
-        check_format(format, columns)
+        check_format(format, columns, tuple(self.catalogue.writers))
+        if format in self.catalogue.writers:
+            return self.catalogue.writers[format](self.frame)
         if format == "json":
             from ..records.file import SCHEMA, strict_json
 

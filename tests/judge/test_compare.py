@@ -22,7 +22,7 @@ from attnprobe.frame.metric import METRICS as TABLE
 from attnprobe.judge.runs import best_cells, directed, judged_by, refuse_metric, refuse_other_sources
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
-from attnprobe.show.writers import FORMATS
+from attnprobe.show.formats import FORMATS
 
 SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None}
 SOURCE |= {"text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment"}

@@ -19,8 +19,8 @@ from attnprobe.judge.parse import parse_gate
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
+from attnprobe.show.formats import FORMATS
 from attnprobe.show.table import METHOD
-from attnprobe.show.writers import FORMATS
 
 RUNS = [name for name in COMMANDS if experiment(name.partition("-")[0]).catalogue is not None]
 

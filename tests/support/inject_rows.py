@@ -1,11 +1,16 @@
 """The rows of cells of inject, as tests read them: by layer, by step, and the numbers of the whole model."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 from attnprobe.experiments.inject import EXPERIMENT
+from attnprobe.experiments.inject.bench import Bench
+from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.frame.read import frame_of
 from attnprobe.grammar.lists import options_of
+from attnprobe.run.inputs import InputKeeper
 from attnprobe.show.shown import Shown
+from attnprobe.timings import Timings
 
 PLACES = ("kind", "key", "head", "layer", "kv_head", "step")
 
@@ -23,6 +28,16 @@ def metrics(cell):
     """The numbers of the whole model."""
     [row] = of_kind(cell, "head") or [{}]
     return {name: value for name, value in row.items() if name not in PLACES}
+
+
+def without_reasons(request):
+    """The numbers of the first window of each method, also of those that a run skips as no test."""
+    cells = InjectCells(request, print, Timings())
+    [place] = cells.places
+    [(_, bench, _)] = cells.inputs([place], InputKeeper(request, Path(request.out), "r"))
+    exact, *works = (cell.work for cell in cells.by_place[place] if cell.window == 0)
+    bench.measure(exact)
+    return [metrics(Bench.measure(bench, work)[0]) for work in works]
 
 
 def by_layer(cell, kind, name):

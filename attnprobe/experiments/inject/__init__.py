@@ -7,14 +7,15 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ...errors import UsageError
-from ...frame.metric import INJECT
+from ...frame.metric import INJECT, TAILS
 from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...judge.gates import Gated
 from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.arithmetic import ARITHMETICS, FORMATS, arithmetics
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
-from ...run.topics.showing import Gates, Output, plots_option
+from ...run.topics.showing import Gates, Output, plots_option, shown
+from ...show.formats import LLAMACPP, metavar
 from ..base import Experiment
 
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
@@ -110,7 +111,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     prompt: str = placed(
         "exact",
         "How the prompt is read before its cache is quantised: exact, by the unmodified model; quantised, where each "
-        "layer reads quantised keys and values in the prompt's own forward too. For formats that keep all tokens.",
+        "layer reads quantised keys and values in the prompt's own forward too. For formats, alone or behind a policy.",
         metavar="exact|quantised",
         among=("exact", "quantised"),
         later=True,
@@ -242,6 +243,13 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
+    format_: str = shown(
+        "table",
+        "Format of the output on stdout. llamacpp, with --phase decode, is the block of statistics that llama.cpp's "
+        "perplexity tool prints of a divergence, for each method.",
+        flag="--format",
+        metavar=metavar(LLAMACPP),
+    )
     plots: tuple[str, ...] = plots_option(
         "Draw drift by layer and local error against drift (with --per-layer), what rounding adds to both (with "
         "--arithmetic), and divergence against bytes and steps (with --phase decode), into figures/; inject (--plot "
@@ -250,7 +258,7 @@ class InjectOutput(Output, Gates):
     )
 
 
-GATED = Gated(INJECT, subjects=("format",))
+GATED = Gated((*INJECT, *TAILS), subjects=("format",))
 EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",

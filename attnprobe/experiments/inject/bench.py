@@ -56,7 +56,7 @@ class Bench:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
         self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first, self._keys)
-        self.calls = {layer: _widened(self._labelled(call)) for layer, call in calls.items()}
+        self.calls = {layer: widened(self._labelled(call)) for layer, call in calls.items()}
 
     def _labelled(self, call: AttentionCall) -> AttentionCall:
         """The call with the numbers of its text windows, so that each window has its own draws."""
@@ -239,7 +239,7 @@ def rounded_facts(arithmetic: Arithmetic | None) -> Result:
     return {"reason": report.unrounded, **facts, **({} if report.emulated else {"status": "failed"})}
 
 
-def _widened(call: AttentionCall) -> AttentionCall:
+def widened(call: AttentionCall) -> AttentionCall:
     """The call in float32 at least, as methods run."""
     wide = torch.promote_types(call.q.dtype, torch.float32)
     return replace(call, **{axis: getattr(call, axis).to(wide) for axis in "qkv"})

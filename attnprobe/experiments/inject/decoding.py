@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import Unsupported
 from ...grammar.foreign import reason
+from ...methods import get
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...replacement import Replacement
@@ -22,7 +23,7 @@ from ...run.cells import Result
 from ...sources import AttentionCall
 from ...sources.positions import NEAR, ROUNDING
 from .allocation import head_errors
-from .bench import Bench, replaced_heads
+from .bench import Bench, replaced_heads, widened
 from .cache import CacheLayer, CacheReaders, Read, copied_cache, empty_cache
 from .drift import Local, Outputs, answer_metrics, local_errors, step_rows
 from .language import LanguageModel
@@ -174,14 +175,24 @@ class DecodingBench(Bench):
             raise Unsupported(why)
         if work.exact:
             self.read = {}  # each head reads all tokens
-        return super().measure(work)
+        results = super().measure(work)
+        if work.request.entry.family != "exact" and not self._acted():
+            raise Unsupported(
+                f"{work.request.name}: no test: each head reads all {self.prefix_length} tokens of the prompt, as "
+                "exact attention does; choose a smaller budget"
+            )
+        return results
+
+    def _acted(self) -> bool:
+        """Whether some head of the last forward did not attend to the whole prompt exactly."""
+        return any(not bool(read.whole.all()) for reads in self.read.values() for read in reads)
 
     def _why_not_quantised(self, work: InjectWork) -> str | None:
         """Why a format cannot stand for the caches of a work's layers, or a method cannot read the prompt."""
         entry = work.request.entry
-        tokens_stay = entry.format is not None and entry.budget is None and work.head is None
-        if work.prompt != "exact" and entry.family != "exact" and not tokens_stay:
-            return f"{entry.name}: prompt={work.prompt} is of formats that keep all tokens of all heads"
+        quantised = entry.format is not None and work.head is None
+        if work.prompt != "exact" and entry.family != "exact" and not quantised:
+            return f"{entry.name}: prompt={work.prompt} is of formats in all heads, alone or behind a policy"
         if entry.format is None:
             return None
         for number, call in self.calls.items():
@@ -254,21 +265,34 @@ class DecodingBench(Bench):
         """The outputs of the steps. A request with an arithmetic of its own reads no prompt."""
         calls = {call.number: call for call in self.calls.values()}
         shared = [call for layer in self.stored or () for call in layer.readers if _shares(layer, calls.get(call))]
-        policy = replace(self._policy(work), shared=shared)
-        prefix = self.prefix if work.prompt == "exact" else self._read_by(work)
+        prefix, policy = self.prefix, replace(self._policy(work), shared=shared)
+        if work.prompt != "exact" and work.request.entry.format is not None:
+            prefix, read = self._read_by(work)
+            policy = replace(policy, text=lambda layer, row: prompt_text(read[layer].qkv(row), prefix.length), kept={})
         with self._attention_by(policy, work.layers):
             outputs = prefix.outputs(self.way)
         self.read = policy.read  # bytes are those of the text's steps
-        with self._attention_by(self._policy(work), work.layers):
+        with self._attention_by(replace(policy, read={}, shared=()), work.layers):
             return self._with_greedy(outputs, prefix)
 
-    def _read_by(self, work: InjectWork) -> Prefix:
-        """The prompt as the model reads it by a method; its cache is not quantised yet."""
-        method = Replacement(work.request.entry, work.budget, work.seed, "softmax", work.options)
+    def _read_by(self, work: InjectWork) -> tuple[Prefix, dict[int, AttentionCall]]:
+        """The prompt as the model reads it with a format in some layers, and the calls of these layers.
+
+        The cache, and the keys of the calls, are not quantised yet.
+        """
+        stated, options = work.request.entry.format, work.options
+        assert stated is not None
+        own = {name: options[name] for name in stated.parameters() if name in options}
+        method, calls = Replacement(get(stated.name), None, work.seed, "softmax", own), dict[int, AttentionCall]()
+
+        def read(call: AttentionCall) -> Tensor:
+            calls[call.layer] = widened(call)
+            return method(call)
+
         cache = empty_cache(self.model.model)
-        with self._attention_by(method, work.layers):
+        with self._attention_by(read, work.layers):
             _, logits = self.model.behind(cache, {"input_ids": self.prefix.ids[:, : self.prefix_length]}, last=1)
-        return replace(self.prefix, cache=cache, next=logits[:, -1:].argmax(-1))
+        return replace(self.prefix, cache=cache, next=logits[:, -1:].argmax(-1)), calls
 
     def _with_greedy(self, outputs: Sequence[Outputs], prefix: Prefix) -> list[Outputs]:
         """The outputs of each row with its greedy tokens."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...groups import folded, tokens, unfolded
-from ...methods import Method, Storage, approximate, chosen_keys
+from ...methods import Approximation, Method, Storage, approximate, chosen_keys
 from ...methods.quantised.evicted import in_order, kept_cache
 from ...methods.selection.files import selected_keys
 from ...qkv import QKV
@@ -221,7 +221,16 @@ class PromptPolicy:
         if count is None or steps.number in self.shared:
             with suppress(Unsupported):  # it has no sets of keys
                 read = selected_keys(got)
-        return _Kept((got.output, got.log_normalizer()), False, read, count)
+        return _Kept((got.output, got.log_normalizer()), self._has_all(got), read, count)
+
+    def _has_all(self, got: Approximation) -> bool:
+        """Whether every row attends to all keys of the prompt, with exact weights."""
+        count = got.diagnostics.get("kv_read")
+        if self.method.family not in KEYED or (count is not None and bool((count < self.prompt).any())):
+            return False
+        with suppress(Unsupported):
+            return bool(((selected_keys(got) >= 0).sum(-1) >= self.prompt).all())
+        return False
 
 
 def _read(

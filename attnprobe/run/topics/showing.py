@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...grammar.lists import words
+from ...show.formats import metavar
 from ...show.styles import check_style
 from ..option import GATES, OUTPUT, check_fields, opt
 
@@ -22,9 +23,7 @@ class Output:
         check_fields(self)
         check_style(self.style)
 
-    format_: str = shown(
-        "table", "Format of the output on stdout.", flag="--format", metavar="table|json|jsonl|csv|md|latex|github"
-    )
+    format_: str = shown("table", "Format of the output on stdout.", flag="--format", metavar=metavar())
     columns: tuple[str, ...] | None = shown(
         None,
         "The columns to show, in this order, by the names that the table has; with csv, fields of rows. Columns that "

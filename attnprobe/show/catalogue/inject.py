@@ -18,6 +18,7 @@ from ...frame.rows import YARDSTICKS
 from ..figure import Figure, Guide
 from ..grid import Cell
 from ..table import BUDGET, KEY, METHOD, SOUND, Column, Computed, Table
+from .tails import TAILS, WRITERS
 
 PLACE = ("source", "n", "prefix", "target")
 PLAIN = "format.isna()"  # in torch's arithmetic, without --arithmetic
@@ -507,8 +508,9 @@ WHICH = Table(
     },
     notes=_damages,
 )
+__all__ = ["FIGURES", "TABLES", "TITLE", "WRITERS"]
 TITLE = "What a method changes in a model"
-TABLES = (DRIFTS, WORDS, DECODED, PLANS, ROUNDED, ROUNDING_PREDICTED, TOLERANCE, ALONE, WHICH)
+TABLES = (DRIFTS, WORDS, DECODED, TAILS, PLANS, ROUNDED, ROUNDING_PREDICTED, TOLERANCE, ALONE, WHICH)
 MEASURED = f"kv_head.isna() and not reference and method != 'softmax' and {PLAIN}"
 FIGURES = (
     Figure(

@@ -6,13 +6,14 @@ import itertools
 import json
 import math
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from inject_rows import lines_of, local, metrics, plan_of, requested, steps
+from inject_rows import lines_of, local, metrics, plan_of, requested, steps, without_reasons
 from inject_rows import planned as planned_keys
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, save, seeded, text_of
@@ -93,16 +94,21 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture
-def ask(models, text, tmp_path):
-    """The cells of decoding with a tiny model, without that of exact attention."""
+def asked(models, text, tmp_path):
+    """The request of decoding with a tiny model."""
 
-    def measured(model="llama", out="r", **rest):
+    def made(model="llama", out="r", **rest):
         given = {"n": (N,), "d": (8,), "methods": ("topk",), "prefix": PREFIX, "greedy_steps": GREEDY, **rest}
         spec = {"model": models[model], "text": text, "device": "cpu", "input_statistics": False}
-        request = InjectRequest(**spec, phase="decode", out=str(tmp_path / out), **given)
-        return requested(measure_drift(request).outcome.records)
+        return InjectRequest(**spec, phase="decode", out=str(tmp_path / out), **given)
 
-    return measured
+    return made
+
+
+@pytest.fixture
+def ask(asked):
+    """The cells of decoding with a tiny model, without that of exact attention."""
+    return lambda *args, **rest: requested(measure_drift(asked(*args, **rest)).outcome.records)
 
 
 def opened(folder):
@@ -222,9 +228,9 @@ def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models,
 
 
 @pytest.mark.parametrize("method", ["knorm", "h2o", "topk"])
-def test_a_cache_with_all_keys_loses_no_mass(ask, method):
-    [record] = ask(methods=(method,), d=(PREFIX,), layer=(LAYERS - 1,))
-    assert metrics(record)["lost_mass"] == 0 and metrics(record)["kl"] == pytest.approx(0, abs=1e-9)
+def test_a_cache_with_all_keys_loses_no_mass(asked, method):
+    [found] = without_reasons(asked(methods=(method,), d=(PREFIX,), layer=(LAYERS - 1,)))
+    assert found["lost_mass"] == 0 and found["kl"] == pytest.approx(0, abs=1e-9)
 
 
 def test_forced_recent_keys_are_an_option_of_h2o(models, text):
@@ -248,10 +254,25 @@ def test_random_keys_are_drawn_by_seed_and_head_beside_sinks(models, text):
     assert kept[0][0] == kept[0][1] != kept[0][2] and all(len(set(of_head)) == 8 for of_head in kept[0])
 
 
-def test_all_keys_are_exact_attention(ask):
-    for record in ask(methods=("knorm", "h2o", "topk", "window:sinks=0"), d=(PREFIX,)):
-        found = metrics(record)
+def test_all_keys_are_exact_attention(asked):
+    for found in without_reasons(asked(methods=("knorm", "h2o", "topk", "window:sinks=0"), d=(PREFIX,))):
         assert found["kl"] < 1e-10 and found["residual_error"] < 1e-10 and found["first_divergence"] == N - 1 - PREFIX
+
+
+def test_a_budget_of_the_whole_prompt_is_no_test(ask):
+    """Exact attention itself is a row, and so is a method that has another law with all keys."""
+    whole = ("knorm", "h2o", "topk", "window:sinks=0")
+    cells = ask(methods=(*whole, "topp:p=0.5", "softmax"), d=(PREFIX, PREFIX - 1), greedy_steps=0, layer=(2,))
+    by = {(cell["method"], cell["d"]): cell for cell in cells}
+    for method in whole:
+        name = method.partition(":")[0]
+        skipped, few = by[name, PREFIX], by[name, PREFIX - 1]
+        line = f"{name}: no test: each head reads all {PREFIX} tokens of the prompt, as exact attention does; choose a"
+        assert skipped["status"] == "skipped" and skipped["reason"].startswith(line)
+        assert few["status"] == "ok" and metrics(few)["kl"] > 0
+    assert by["topp", PREFIX]["status"] == by["softmax", None]["status"] == "ok"
+    with pytest.raises(UsageError, match="knorm: no test"):
+        ask(methods=("knorm",), d=(PREFIX,), per_head=True, out="h")
 
 
 def tokens_of(prompt, heads, read):
@@ -323,10 +344,10 @@ def test_bytes_are_those_of_the_cache(ask):
     assert metrics(features)["read_bytes"] == whole, "d features are made of all keys"
     [plain] = ask(out="s", d=(5,), greedy_steps=0)
     assert metrics(plain)["read_bytes"] == of["topk"]["read_bytes"], "greedy steps are not those of the text"
-    pages = ask(out="p", methods=("moba", "quest:page=4"), d=(9,))
-    read = [metrics(record)["read_bytes"] / whole for record in pages]
-    assert read[0] == 1, "one block of 512"
-    assert 7 <= PREFIX * read[1] < 11, "the last page, of 3 keys, and one of 4, or one for each of two heads"
+    block, pages = ask(out="p", methods=("moba", "quest:page=4"), d=(9,))
+    assert block["status"] == "skipped" and "no test" in block["reason"], "one block of 512"
+    read = metrics(pages)["read_bytes"] / whole
+    assert 7 <= PREFIX * read < 11, "the last page, of 3 keys, and one of 4, or one for each of two heads"
 
 
 def test_a_share_is_that_of_the_prompt(ask):
@@ -754,6 +775,17 @@ def test_the_answer_of_a_needle_is_behind_the_prompt(question, models, tmp_path)
     assert metrics(of_window["exact"])["needle_loss_change"] == 0
     with pytest.raises(UsageError, match="ends with no answer"):
         InjectCells(dataclasses.replace(request, text="needle:pairs=2"), print, Timings())
+
+
+def test_a_file_of_budgets_that_keeps_every_head_whole_is_no_test(planned, ask, tmp_path):
+    [(name, contents)] = files_of(planned).items()
+    line = f"knorm: no test: each head reads all {PREFIX} tokens of the prompt"
+    path, given = tmp_path / name, {"methods": InjectRequest.methods, "d": InjectRequest.d}
+    budgets = [{**one, "d": PREFIX} for one in contents["budgets"]]
+    for first in (PREFIX, None, PREFIX - 1):
+        path.write_text(json.dumps({**contents, "budgets": [{**budgets[0], "d": first}, *budgets[1:]]}))
+        with nullcontext() if first == PREFIX - 1 else pytest.raises(UsageError, match=line):
+            assert [cell["status"] for cell in ask(out=str(first), **given, budgets=str(path))] == ["ok"]
 
 
 def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):

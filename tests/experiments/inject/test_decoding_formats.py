@@ -107,10 +107,45 @@ def test_a_prompt_is_read_exactly_or_by_quantised_keys_and_values(ask, model, te
 
 
 def test_only_formats_read_a_prompt_so(ask):
-    *others, fmt = ask("knorm,knorm+q8_0,topk,q8_0", prompt="quantised", d=(8,))
+    *others, combined, fmt = ask("knorm,topk,knorm+q8_0,q8_0", prompt="quantised", d=(8,))
     for cell in others:
-        assert cell["status"] == "skipped" and "prompt=quantised is of formats that keep all tokens" in cell["reason"]
-    assert fmt["status"] == "ok"
+        assert cell["status"] == "skipped" and "prompt=quantised is of formats in all heads" in cell["reason"]
+    assert fmt["status"] == combined["status"] == "ok"
+
+
+def test_a_policy_with_a_format_keeps_keys_of_the_prompt_that_the_format_has_read(ask, model, text):
+    """Held to transformers' loop: each KV head keeps the keys of least norm of its cache, and gguf reads them back."""
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    d, coded = 9, by_gguf(GGMLQuantizationType.Q4_0)
+    found, exactly, whole, fmt = (
+        numbers(cell)
+        for prompt, methods, budget in (
+            ("quantised", "knorm+q4_0", d),
+            ("exact", "knorm+q4_0", d),
+            ("quantised", "knorm+q4_0", PREFIX),
+            ("quantised", "q4_0", PREFIX),
+        )
+        for cell in ask(methods, prompt=prompt, d=(budget,), out=f"{prompt}{methods}{budget}")
+    )
+    llama = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval().requires_grad_(False)
+    words = Path(text).read_text().split()[: N - 2]
+    ids = torch.tensor([[2, *(VOCABULARY.index(word) for word in words), 3]])
+    cache = DynamicCache()
+    with injected(llama, "q4_0"):
+        llama(input_ids=ids[:, :PREFIX], past_key_values=cache)
+    for layer in cache.layers:
+        index = layer.keys[0].norm(dim=-1).topk(d, largest=False).indices.sort().values[..., None]
+        kept = [x[0].gather(1, index.expand(-1, -1, x.shape[-1])) for x in (layer.keys, layer.values)]
+        layer.keys, layer.values = (coded(x)[None] for x in kept)
+    loss = []
+    for place in range(PREFIX, N - 1):
+        at = torch.tensor([[place]])
+        logits = llama(input_ids=ids[:, place : place + 1], past_key_values=cache, position_ids=at).logits[0, -1]
+        loss.append(-float(logits.double().log_softmax(0)[ids[0, place + 1]]))
+    assert found["loss"] == pytest.approx(sum(loss) / len(loss), abs=1e-5)
+    assert abs(found["loss"] - exactly["loss"]) > 1e-4
+    assert whole["loss"] == pytest.approx(fmt["loss"], abs=1e-6) and whole["cache_bytes"] == fmt["cache_bytes"]
 
 
 def test_latent_rows_are_no_keys_of_heads(tmp_path, text):

@@ -26,6 +26,7 @@ from attnprobe.experiments.inject.drift import Outputs, model_drift
 from attnprobe.experiments.inject.language import batch_of
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import _text_of
+from attnprobe.frame.metric import TAILS
 from attnprobe.frame.ranks import LEAST_RANKED
 from attnprobe.frame.read import frame_of
 from attnprobe.frame.summary import summary
@@ -917,6 +918,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
         "needle_loss_change",
         "needle_rank",
     }
+    of_prompt |= {metric.name for metric in TAILS}
     of_rounding = {"rounding_drift", "rounding_kl", "rounding_local"}
     assert same.keys() == set(GATED.names) - of_layers - of_prompt - of_rounding and same["drift"] == same["kl"] == 0
     assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
