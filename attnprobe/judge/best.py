@@ -127,6 +127,7 @@ def _duel(group: Rows, against: Fields, metric: str) -> dict[str, Any]:
         **{name: None if (value := plain(first.get(name))) == "" else value for name in PLACE},
         "metric": metric,
         "name": first["name"],
+        "method": first["method"],
         "value": against["a"],
         "next": following["name"],
         "next_value": against["b"],

@@ -215,8 +215,13 @@ def facts_of(answer: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, A
     command = answer["command"]
     tested = answer["rows"] if command == "compare" else answer.get("best") or ()
     for row in tested:
+        options = row.get("options", str(row["name"]).removeprefix(str(row["method"])).removeprefix(":"))
         for name in TESTED:
-            yield _summary_place(row) | {"of": "test", "metric": row["metric"]}, name, row.get(name)
+            yield (
+                _summary_place({**row, "options": options}) | {"of": "test", "metric": row["metric"]},
+                name,
+                row.get(name),
+            )
     if command == "compare":
         return
     yield from _of_tables(answer["rows"])

@@ -255,7 +255,7 @@ def of_pages(folder: Path) -> Table:
         "is_method": (methods.is_method, {"name": "skyformer"}),
         "get_theorem": (theorems.get_theorem, {"name": "eckart-young"}),
         "html_page": (report.html_page, {"reports": []}),
-        "views": (report.views, {"run": run, "metric": None, "drawing": None}),
+        "views": (report.views, {"run": run, "metric": None, "style": "paper"}),
         "read_records": (records.read_records, {"path": golden.RUNS / "error"}),
     }
     return found
