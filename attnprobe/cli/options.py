@@ -55,6 +55,7 @@ def taking(options: Sequence[Option]) -> Decorator:
 shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
 style_option = taking([shown["style"]])
+by_layer_option = taking([shown["by_layer"]])
 shown_options = taking([shown[name] for name in ("format_", "columns", "debug")])
 
 

@@ -40,6 +40,7 @@ def show(view: Shown, output: Output, announced: Collection[str] = (), verdict: 
         announced: lines that the run wrote to stderr; a table on stdout does not repeat them.
         verdict: the results of gates as lines of Markdown.
     """
+    view = replace(view, apart=("layer",) if output.by_layer else ())
     names = columns_of(output)
     if names and (missing := len(view.tables) - len(view.with_columns(names).tables)):
         note(f"--columns: {missing} of {len(view.tables)} tables have none of these columns and are left out")

@@ -10,7 +10,7 @@ import click
 
 from ..experiments import plot_kinds
 from ..run.topics.showing import ALL
-from .options import check_shown, kinds_from, output_of, shown_options, style_option
+from .options import by_layer_option, check_shown, kinds_from, output_of, shown_options, style_option
 
 if TYPE_CHECKING:
     from ..report import Report, Run
@@ -61,6 +61,7 @@ In Python:
     "[default: the run's folder; required with several runs]",
 )
 @style_option
+@by_layer_option
 @shown_options
 def report(
     runs: tuple[str, ...],

@@ -65,11 +65,4 @@ def plot_panel(run: Run, kind: str, ax: Any, panel: int | str, legend: bool) -> 
     found = next((view for view in shown if kind in view.figures), None)
     if found is None:
         raise unknown("plot", kind, [name for view in shown for name in view.figures])
-    if ax is None:
-        from matplotlib import pyplot
-
-        ax = pyplot.subplots(layout="constrained")[1]
-    found.plot(kind, ax, panel)
-    if not legend and (drawn := ax.get_legend()) is not None:
-        drawn.remove()
-    return ax
+    return found.plot(kind, ax, panel, legend)

@@ -261,19 +261,25 @@ class Shown:
 
         return Drawn(figure.name, draw, figure.nothing, self.remarks.get(figure.kind, ""))
 
-    def plot(self, name: str, ax: Any, panel: int | str) -> Any:
-        """One panel of a figure on an axis of matplotlib.
+    def plot(self, name: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
+        """One panel of a figure on an axis of matplotlib, a new one by default; the axis.
 
         Raises:
             UsageError: nothing to draw, no such panel.
         """
+        from matplotlib import pyplot
+
         from .figure import draw
 
         figure = self._judging(next(figure for figure in self.catalogue.figures if figure.name == name))
         rows, overlay = self._rows_of(figure), self._overlay(figure)
         if not len(rows):
             raise UsageError(f"{name}: {figure.nothing}")
-        return draw(rows, figure, self.style, ax, methods=self.frame(CELL), overlay=overlay, panel=panel)
+        axis = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+        draw(rows, figure, self.style, axis, methods=self.frame(CELL), overlay=overlay, panel=panel)
+        if not legend and (drawn := axis.get_legend()) is not None:
+            drawn.remove()
+        return axis
 
     @property
     def gate_lines(self) -> list[dict[str, Any]]:

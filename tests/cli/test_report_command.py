@@ -528,3 +528,10 @@ def test_spectra_without_optional_fields_are_shown(run, tmp_path):
     (tmp_path / "r/records.jsonl").write_text("\n".join(texts) + "\n")
     code, out, err = run("report", tmp_path / "r", "--plot", "none")
     assert code == 0 and "Values by rank" in out and "stable rank" not in out, err
+
+
+def test_each_layer_has_a_table_of_its_own_on_request(run, qkv):
+    run("error", "--qkv", qkv, "--layer", "0,1", "--d", "4", "--out", "r")
+    together, apart = (run("report", "r", "--plot", "none", *more)[1] for more in ((), ("--by-layer",)))
+    assert together.count("Relative error of the output") == 1 and "layers 0-1" in together
+    assert apart.count("Relative error of the output") == 2 and "layer 0" in apart and "layer 1" in apart

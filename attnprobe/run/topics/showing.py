@@ -31,6 +31,7 @@ class Output:
         metavar="NAME,…",
         parse=words,
     )
+    by_layer: bool = shown(False, "Give each layer a table of its own, where a table has all layers together.")
     style: str = shown(
         "paper",
         "The look of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
