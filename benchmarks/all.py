@@ -41,6 +41,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "scale": ["--ray", "--rounds", "2"],
     "selections": [],
     "rounding": ["--layer", "0"],
+    "bits": ["--layers", "1", "10", "--windows", "4", "--steps", "16", "--prompt", "128"],
     "chance": ["--pairs", "100", "--noise", "0"],
     "gpu": ["--device", "cpu", "--small"],  # whether it works; RESULTS-gpu.md has the numbers of a GPU
 }

@@ -147,7 +147,7 @@ def result_of(command: str) -> float | str:
     given = {"model": "model", "text": "text.txt", "device": "cpu", "input_statistics": False, "layer": "all"}
     errors = {"methods": ("topk",), "n": (N,), "d": (N,), "matrix": False, **given}
     drifts = {"methods": ("softmax", "topk"), "n": (N,), "d": (N,), **given}
-    steps = {**drifts, "methods": ("topk", "h2o"), "n": (N + 1,), "d": (PREFIX,), "prefix": PREFIX, "layer": None}
+    steps = {**drifts, "methods": ("softmax",), "n": (N + 1,), "d": (PREFIX,), "prefix": PREFIX, "layer": None}
     made: dict[str, Callable[[], float | str]] = {
         "doctor": lambda: float(survey("model")[-1].rsplit(" ", 1)[1]),
         "error": lambda: largest(measure_errors(ErrorRequest(**errors, out="error")), "output_spectral_relative"),

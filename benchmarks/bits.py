@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -194,13 +195,14 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--text", nargs="+", default=["embedded"])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="keeps the points; a folder that is thrown away by default")
     parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--layers", type=int, nargs="+", default=[*range(1, 30, 3)])
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--windows", type=int, default=8)
     args = parser.parse_args()
+    args.out = args.out or Path(tempfile.mkdtemp())
     args.out.mkdir(parents=True, exist_ok=True)
     goals = [compare(text, measured(args, text, args.out)) for text in args.text]
     return finish(goals, args.json)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from reprlib import repr as shown
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, nearest
 from ..files import MIB, path_of, read_regular, reading
@@ -114,7 +114,8 @@ def overlay_of(references: Sequence[Reference], frame: DataFrame) -> DataFrame:
     """
     import pandas as pd
 
-    methods = frame[["method", "name"]].dropna().drop_duplicates(subset="method")
+    methods: Any = frame[["method", "name"]].dropna()
+    methods = methods.drop_duplicates("method")
     names = {folded(method): name for method, name in methods.itertuples(index=False)}
     weights = set(frame["weights"].dropna())
     rows = [

@@ -17,6 +17,7 @@ from ..frame.inputs import inputs_frame
 from ..frame.labels import identity, measured_words, source_labels
 from ..frame.maps import maps_of
 from ..frame.read import frame_of
+from ..frame.rows import HEAD
 from ..grammar.lists import options_text
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps
 from ..records.read import (
@@ -96,8 +97,8 @@ class Run:
 
         Args:
             kind: ``head`` is a row for each head; ``cell`` a row for each cell; ``inputs`` the statistics of Q, K and V
-                of each head; ``map`` the blocks of the run's maps; further kinds are the command's. None is the first
-                kind that the command has, which is ``head`` of most.
+                of each head; ``map`` the blocks of the run's maps; further kinds are the command's. None is ``head``,
+                or the first kind of a command that has no heads.
             command: needed if several commands measured into the folder.
 
         Raises:
@@ -110,7 +111,7 @@ class Run:
             raise unknown("command of the run", command, list(self.records))
         cells, types = self.records[command], shape_of(command)
         assert types is not None  # a run holds commands that are known alone
-        kind = kind or next(iter(types.kinds))
+        kind = kind or (HEAD if HEAD in types.kinds else next(iter(types.kinds)))
         of_sources = source_labels(cells)
         if kind == "inputs":
             return inputs_frame(self.inputs, cells, of_sources)

@@ -50,7 +50,8 @@ def test_each_metric_has_its_better_direction_and_the_scale_of_its_changes():
         "row_error_p50 row_error_p99 row_error_p99_9 ratio_to_framework ratio_to_framework_frobenius framework_max_abs "
         "framework_relative_frobenius kl row_error_p90 row_error_max row_error_angle residual_error tail_gap flops "
         "drift logits_drift loss loss_own loss_change local_error row_error spectral_error residual_heads residual_sum "
-        "cache_bytes read_bytes needle_loss needle_loss_change needle_rank"
+        "cache_bytes read_bytes needle_loss needle_loss_change needle_rank rounding_drift "
+        "rounding_kl rounding_local"
     )
     larger_shares = "rows_within mass mass_p10 mass_efficiency recall_k needle_mass_kept top1_agreement"
     assert {rule: " ".join(names) for rule, names in rules.items()} == {

@@ -17,6 +17,7 @@ CHANGING = {  # dataclasses that are no values: what they hold changes while the
     "attnprobe/experiments/stability/training.py": ["Training"],
     "attnprobe/hooks/capture.py": ["_Recorder"],
     "attnprobe/inject.py": ["_Injection"],
+    "attnprobe/rounding/arithmetic.py": ["Arithmetic"],
     "attnprobe/rounding/choices.py": ["Choices"],
     "attnprobe/rounding/following.py": ["Report"],
     "attnprobe/rounding/tape.py": ["_Saved", "_Step", "Squares"],

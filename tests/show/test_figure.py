@@ -331,7 +331,15 @@ def everything(figure):
         details = [rows.assign(detail=name, at=at, index=0, value=rows.index + 1.0, window=0) for name, at in parts]
         rows = pd.concat(details, ignore_index=True).astype({"detail": "string", "at": "string"})
         rows = rows.assign(epsilon=rows.index % 3 / 10 + 0.1)
-    words = {"at": "", "size": 64, "matrix": "B", "task": "listops", "key": rows["name"]}
+    words = {
+        "at": "",
+        "size": 64,
+        "format": pd.NA,
+        "kernel_dtype": pd.NA,
+        "matrix": "B",
+        "task": "listops",
+        "key": rows["name"],
+    }
     return rows.assign(**{name: word for name, word in words.items() if name not in rows})
 
 
