@@ -223,6 +223,8 @@ def save(
     from .looks import styled
 
     written = []
+    with styled(style):
+        _settle(drawn)
     if caption:
         written.append(stem.with_name(f"{stem.name}.txt"))
         written[0].write_text(f"{caption}\n", encoding="utf-8")
@@ -233,3 +235,11 @@ def save(
             drawn.savefig(path, metadata=facts)
         written.append(path)
     return written
+
+
+def _settle(drawn: Drawn) -> None:
+    """Lay the figure out for good: ids in SVG are hashes of places, whose last digits vary between processes."""
+    drawn.draw_without_rendering()
+    drawn.set_layout_engine("none")
+    for axis in drawn.axes:
+        axis.set_position([round(end, 6) for end in axis.get_position().bounds])
