@@ -242,4 +242,5 @@ def _settle(drawn: Drawn) -> None:
     drawn.draw_without_rendering()
     drawn.set_layout_engine("none")
     for axis in drawn.axes:
-        axis.set_position([round(end, 6) for end in axis.get_position().bounds])
+        left, bottom, width, height = (round(end, 6) for end in axis.get_position().bounds)
+        axis.set_position((left, bottom, width, height))

@@ -72,7 +72,7 @@ def one_line(err):
 
 
 @pytest.mark.parametrize("plot", ["none", pytest.param("all", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("command", golden.COMMANDS)
+@pytest.mark.parametrize("command", others_slow(golden.COMMANDS, lambda name: name[0] in ("error-rows", "inject")))
 def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, command, plot):
     """An interrupted run that goes on appends what is missing at the end. A line that was cut off is named."""
     shutil.copytree(golden.RUNS / command, "r")

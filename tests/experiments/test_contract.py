@@ -98,7 +98,7 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
         shutil.rmtree(Path("r", kind))
     code, _, err = run("report", "r")
     assert code == 0 and left.items() <= files("r").items(), err
-    for format_ in FORMATS:
+    for format_ in ("table", "json"):  # tests/show has every format
         code, out, err = ask(name, "--out", "r", "--format", format_)
         assert code == 0 and "skyformer" in out, (format_, err)
     assert Path("r/records.jsonl").read_bytes() == first and left.items() <= files("r").items()

@@ -150,7 +150,7 @@ def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
     assert count > 200 and refused > count / 3
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "stability")))
 def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, tmp_path):
     records = cells_of(command)
     write(tmp_path / "r", [{**records[0], "n": "many"}, *records[1:]])

@@ -34,10 +34,14 @@ def test_the_page_describes_the_records_of_every_command():
 def test_the_records_of_a_command_are_what_the_schema_says(command):
     jsonschema = pytest.importorskip("jsonschema")
     check = jsonschema.Draft202012Validator(json.loads(records_schema()))
+    seen = set()
     for line in (RUNS / OF_COMMAND.get(command, command) / "records.jsonl").read_text().splitlines():
         record = json.loads(line)
         assert check.is_valid(record)
         if "schema" not in record:  # a row
+            if record["kind"] in seen:
+                continue
+            seen.add(record["kind"])
             assert not check.is_valid({**record, "key": 7})
             assert "head" not in record or not check.is_valid({**record, "head": "many"})
             continue
