@@ -26,21 +26,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnprobe import QKV, load_qkv
 from attnprobe.rounding import emulated
+from attnprobe.rounding.published import Part
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 D = 64
 SHARE = 0.95  # of heads within 1.25
-
-
-class Part(nn.Module):
-    """One of the parts q, k and v of which an input consists."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.chunk(3, -1)[self.number]
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

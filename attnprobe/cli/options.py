@@ -97,7 +97,7 @@ def output_of(**texts: Any) -> Output:
     return built(Output, texts, lambda option: option.long)
 
 
-def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue | None]]) -> None:
+def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue]]) -> None:
     """Refuse an unknown name in ``--format`` or ``--columns`` before anything is measured.
 
     Args:
@@ -105,9 +105,10 @@ def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue | No
     """
     from ..show.formats import FORMATS, check_format
 
-    names, known = output.columns or (), []
+    names: Sequence[str] = output.columns or ()
+    known: Sequence[Catalogue] = ()
     if names or output.format_ not in FORMATS:
-        known = [one for one in catalogues() if one is not None]
+        known = catalogues()
     own = [format for one in known for format in one.writers]
     check_format(output.format_, names, own)
     if names:

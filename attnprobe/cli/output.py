@@ -40,12 +40,11 @@ def show(view: Shown, output: Output, announced: Collection[str] = (), verdict: 
         announced: lines that the run wrote to stderr; a table on stdout does not repeat them.
         verdict: the results of gates as lines of Markdown.
     """
-    view = replace(view, apart=("layer",) if output.by_layer else ())
+    view = replace(view, apart=("layer",)) if output.by_layer else view
     names = columns_of(output)
     if names and (missing := len(view.tables) - len(view.with_columns(names).tables)):
         note(f"--columns: {missing} of {len(view.tables)} tables have none of these columns and are left out")
-    above = replace(view, header=replace(view.header, announced=announced))
-    answer(above.text(**as_shown(output), above=verdict), styled=output.format_ == "table")
+    answer(view.text(**as_shown(output), above=verdict, announced=announced), styled=output.format_ == "table")
 
 
 def columns_of(output: Output) -> Sequence[str]:

@@ -76,36 +76,30 @@ class Best:
 
     def _of_lines(self, rows: Rows, keys: Sequence[str]) -> dict[tuple[Any, ...], Rows]:
         """The rows of each line, as `compare` takes them, by the line's values of ``keys``."""
-        numbers = rows.groupby(keys, sort=False, dropna=False).ngroup()
-        prepared = ready(with_draws(rows.assign(of_line=numbers), self.cells, self.whole), "layer" not in keys)
-        first = rows.assign(of_line=numbers).drop_duplicates("of_line")
-        names = {line["of_line"]: _key(line, keys) for line in first.to_dict("records")}
+        rows = rows.assign(of_line=rows.groupby(keys, sort=False, dropna=False).ngroup())
+        prepared = ready(with_draws(rows, self.cells, self.whole), "layer" not in keys)
+        names = {line["of_line"]: _key(line, keys) for line in rows.drop_duplicates("of_line").to_dict("records")}
         return {names[number]: group for number, group in prepared.groupby("of_line", sort=False)}
 
     @staticmethod
     def sentence(best: Sequence[Fields], title: str) -> str:
-        """See `best_in_words`."""
-        return best_in_words(best, title)
+        """The best method at each budget of one place, in one line; empty without any.
+
+        >>> duel = {"name": "a", "next": "b", "verdict": "better", "d": 8, "p_adjusted": 0.01, "test": "heads"}
+        >>> Best.sentence([duel], "mean error")
+        'Smallest mean error: a at d = 8 (better than b, p = 0.01 by heads).'
+        """
+        parts = []
+        for duel in best:
+            p = "" if duel["p_adjusted"] is None else f", p = {duel['p_adjusted']:.2g} by {duel['test']}"
+            told = f"{TOLD.get(duel['verdict'], 'not told apart from')} {duel['next']}{p}"
+            parts.append(f"{duel['name']} at d = {duel['d']} ({told})")
+        return f"Smallest {title}: {'; '.join(parts)}." if parts else ""
 
     @staticmethod
     def doubts(best: Iterable[Fields]) -> list[str]:
         """Sentences on methods whose pairs are tested, though it is not known whether their heads share draws."""
         return doubts_of_draws(duel["unknown_draws"] for duel in best)
-
-
-def best_in_words(best: Sequence[Fields], title: str) -> str:
-    """The best method at each budget of one place, in one line; empty without any.
-
-    >>> duel = {"name": "a", "next": "b", "verdict": "better", "d": 8, "p_adjusted": 0.01, "test": "heads"}
-    >>> best_in_words([duel], "mean error")
-    'Smallest mean error: a at d = 8 (better than b, p = 0.01 by heads).'
-    """
-    parts = []
-    for duel in best:
-        p = "" if duel["p_adjusted"] is None else f", p = {duel['p_adjusted']:.2g} by {duel['test']}"
-        told = f"{TOLD.get(duel['verdict'], 'not told apart from')} {duel['next']}{p}"
-        parts.append(f"{duel['name']} at d = {duel['d']} ({told})")
-    return f"Smallest {title}: {'; '.join(parts)}." if parts else ""
 
 
 def _key(line: Mapping[Any, Any], keys: Iterable[str]) -> tuple[Any, ...]:

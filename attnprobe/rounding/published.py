@@ -54,7 +54,7 @@ class Published:
         return import_module(self.module)
 
 
-class _Part(nn.Module):
+class Part(nn.Module):
     """One of the parts of an input that consists of q, k and v."""
 
     def __init__(self, number: int) -> None:
@@ -79,7 +79,7 @@ def _performer(package: Any, n: int, p: int, d: int, draws: Mapping[str, Tensor]
 
 def _linformer(package: Any, n: int, p: int, d: int, draws: Mapping[str, Tensor]) -> nn.Module:
     module = package.LinformerSelfAttention(dim=3 * p, seq_len=n, k=d, heads=1, dim_head=p).double()
-    module.to_q, module.to_k, module.to_v, module.to_out = *map(_Part, range(3)), nn.Identity()
+    module.to_q, module.to_k, module.to_v, module.to_out = *map(Part, range(3)), nn.Identity()
     with torch.no_grad():
         module.proj_k.copy_(draws["sketch"])
         module.proj_v.copy_(draws.get("sketch_values", draws["sketch"]))

@@ -15,7 +15,6 @@ class Header:
         source: the facts as data. lines: the facts as lines. first: what was measured, in plain words. remarks: lines
             about the run.
         warnings: each fallback is one; a line that repeats a warning is shown once, as the warning.
-        announced: the warnings that the terminal has shown already.
     """
 
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -23,7 +22,6 @@ class Header:
     warnings: Sequence[str] = ()
     first: str = ""
     remarks: Sequence[str] = ()
-    announced: Collection[str] = ()
 
     @property
     def facts(self) -> list[str]:
@@ -31,8 +29,7 @@ class Header:
         lines = [line for line in self.lines if not any(warning in line for warning in self.warnings)]
         return [*lines, *self.remarks]
 
-    @property
-    def above(self) -> list[str]:
-        """What stands above tables on a terminal."""
-        told = [f"! {line}" for line in self.warnings if line not in self.announced]
+    def above(self, announced: Collection[str] = ()) -> list[str]:
+        """What stands above tables on a terminal, without the warnings that it has shown already."""
+        told = [f"! {line}" for line in self.warnings if line not in announced]
         return [*filter(None, [self.first]), *(self.remarks if self.first else self.facts), *told]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -192,6 +192,7 @@ class Shown:
         width: int | None = None,
         columns: Sequence[str] = (),
         above: Sequence[str] = (),
+        announced: Collection[str] = (),
     ) -> str:
         """The tables in a format of `attnprobe.show.formats`, without a final newline.
 
@@ -200,7 +201,7 @@ class Shown:
 
         Args:
             width: the terminal's. columns: names of columns of tables. above: lines of Markdown that stand first in
-                ``github``.
+                ``github``. announced: warnings that a terminal has shown already.
         """
         check_format(format, columns, tuple(self.catalogue.writers))
         if format in self.catalogue.writers:
@@ -226,7 +227,7 @@ class Shown:
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
         last = [] if self.run is None else [f"run: {one_line(self.run)}"]
-        return "\n".join([*map(one_line, self.header.above), "", text, *last])
+        return "\n".join([*map(one_line, self.header.above(announced)), "", text, *last])
 
     @property
     def figures(self) -> dict[str, Drawn]:

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from error_records import cell as a_cell
 from frames import compared, frame_of
+from judged_cells import METRIC, SOURCE, cell, run
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
@@ -23,21 +23,6 @@ from attnprobe.judge.runs import best_cells, directed, judged_by, refuse_metric,
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
 from attnprobe.show.formats import FORMATS
-
-SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None}
-SOURCE |= {"text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment"}
-SOURCE |= {"dtype": "float32", "unk_fraction": 0.0, "fallback": []}
-METRIC = "output_spectral_relative"
-
-
-def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=METRIC, **fields):
-    place = {"schema": 1, "command": "error", "window": window, "seed": seed, "source": SOURCE, "draws_hash": "one"}
-    return a_cell(method, d, values, **{**place, "metrics": {metric: list(values)}, **fields})
-
-
-def run(*values, **fields):
-    """A run with one window for each list of values."""
-    return [cell(value, window=window, **fields) for window, value in enumerate(values)]
 
 
 def redrawn(*values, **fields):

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 from frames import compared, frame_of
+from judged_cells import BETTER, LAYERS, METRIC, WORSE, cell, methods, of_layers, run
 from paths import GOLDEN
 from scipy.stats import ttest_1samp
-from test_compare import METRIC, cell, run
 
 from attnprobe.errors import UsageError
 from attnprobe.judge import pairs as of_pairs
@@ -19,19 +19,11 @@ from attnprobe.judge.runs import compare_runs
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
 
-WORSE, BETTER = 2 * [1.0, 2.0, 3.0, 4.0], 2 * [0.5, 1.25, 2.5, 2.5]
-
 
 def related(a, b, pairs):
     """The rows of both sides of pairs."""
     left = frame_of([one for one in a if one["method"] != LOWER_BOUND])
     return of_pairs.related(left, left if b is a else frame_of(b), pairs)
-
-
-def methods(**fields):
-    """Eight heads in two windows; the wide blocks are better in each."""
-    narrow = run(WORSE, WORSE, method="blr", options={}, **fields)
-    return narrow + run(BETTER, BETTER, method="blr", options={"block": 64}, **fields)
 
 
 def test_two_methods_without_draws_are_tested_over_heads():
@@ -134,19 +126,6 @@ def test_the_interval_holds_what_the_test_does_not_refuse():
     assert over_pairs([0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0]).interval(0.05) is None  # 5 pairs refuse nothing
     assert over_pairs([0.0] * 9, list(differences), np.median).interval(0.05) is None
     assert Evidence().interval(0.05) is None
-
-
-LAYERS = {layer: np.random.default_rng(layer).lognormal(size=(2, 2, 4)) for layer in (1, 4, 5)}  # method, window, head
-
-
-def of_layers(layers=LAYERS, **fields):
-    """Two methods in two windows of four heads, in each layer."""
-    return [
-        cell(list(values), method=name, window=w, layer=layer, draws_hash=None, **fields)
-        for layer in layers
-        for name, of in zip("xy", LAYERS[layer], strict=True)
-        for w, values in enumerate(of)
-    ]
 
 
 def test_the_heads_of_all_layers_are_the_units_of_one_verdict():

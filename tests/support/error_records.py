@@ -57,8 +57,3 @@ def a_run(budgets=(16, 32, 128), lengths=(512, 1024), layers=(0,), windows=3, he
                         one["metrics"]["visited_fraction"] = [2 * d / n] * heads
                         records.append(one)
     return records
-
-
-def legend_of(figure, *places):
-    """The legend of a page of these panels, by default of all."""
-    return figure.legend([figure.panels[place][1] for place in places or range(len(figure.panels))])

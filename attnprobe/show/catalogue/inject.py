@@ -298,34 +298,21 @@ DRIFTS = Table(
     more=FURTHER,
     notes=_notes,
 )
-WORDS = Table(
-    "words",
-    "Divergence of the predicted words",
+WORDS = replace(
+    DRIFTS,
+    name="words",
+    title="Divergence of the predicted words",
     rows=f"{TOGETHER} and prefix.isna() and predicts == 'causal'",
-    each=PLACE,
-    by=("name", "d"),
-    derived=OF_CELLS,
     metric="kl",
     main="kl.mean",
     of_best="mean KL divergence",
-    rivals=("d",),
-    competes=RIVALS,
     columns=(NAME, OF_BUDGET, KL, CHANGE, LOSS, DRIFT, LOCAL),
-    more=FURTHER,
-    notes=_notes,
 )
-DECODED = Table(
-    "decoded",
-    "Divergence of the words behind a prompt",
+DECODED = replace(
+    WORDS,
+    name="decoded",
+    title="Divergence of the words behind a prompt",
     rows=f"{TOGETHER} and prefix.notna()",
-    each=PLACE,
-    by=("name", "d"),
-    derived=OF_CELLS,
-    metric="kl",
-    main="kl.mean",
-    of_best="mean KL divergence",
-    rivals=("d",),
-    competes=RIVALS,
     columns=(
         *(NAME, OF_BUDGET, KL, CHANGE, LOSS),
         Column("needle's\nrank", "needle_rank.mean", best="smaller", priority=7),
