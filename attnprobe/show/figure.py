@@ -238,7 +238,14 @@ def save(
 
 
 def _settle(drawn: Drawn) -> None:
-    """Lay the figure out for good: ids in SVG are hashes of places, whose last digits vary between processes."""
+    """Lay the figure out for good: ids in SVG are hashes of places, whose last digits vary between processes.
+
+    At few dots an inch, text is measured as narrower than it is drawn at many.
+    """
+    from matplotlib import rcParams
+
+    if rcParams["savefig.dpi"] != "figure":
+        drawn.set_dpi(rcParams["savefig.dpi"])
     drawn.draw_without_rendering()
     drawn.set_layout_engine("none")
     for axis in drawn.axes:

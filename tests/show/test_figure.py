@@ -268,6 +268,17 @@ def test_a_figure_is_the_same_byte_for_byte(tmp_path):
         assert first.read_bytes() == second.read_bytes(), first.suffix
 
 
+def test_files_have_the_room_for_names_that_the_sharpest_of_them_needs(tmp_path):
+    """At few dots an inch, names are measured as shorter: one beside the axis lost its first letters in PNG."""
+    figure = Figure("f", "", x=ERROR, y="name", marks=("point",))
+    rows = heads("_inverted:105 > truncated_pinv:75 linalg_pinv", [0.1, 0.2, 0.4], 8)
+    (drawn,), (sharp,) = sheets(rows, figure), sheets(rows, figure)
+    save(drawn, tmp_path / "f", formats=("svg",))
+    sharp.set_dpi(300)
+    sharp.draw_without_rendering()
+    assert drawn.axes[0].get_position().bounds == pytest.approx(sharp.axes[0].get_position().bounds, abs=1e-3)
+
+
 def test_no_texts_of_a_sheet_overlap():
     rows = frame(*(two_methods(layer=layer) for layer in range(2)))
     for style in ("paper", "slide"):
