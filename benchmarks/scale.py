@@ -27,8 +27,8 @@ import torch
 from measuring import Goal, arguments, finish, spread
 from safetensors.torch import save_file
 
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.records.append import RecordWriter
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.run.where.backends import Alone, Crew
 from attnprobe.run.where.pool import Processes
 from attnprobe.run.where.ray_cluster import cluster

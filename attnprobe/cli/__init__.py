@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..environment import variable
 from ..errors import AttnprobeError, cut, nearest
-from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import diverted, message, reason
+from ..machine.environment import variable
+from ..measure import EXPERIMENTS, experiment
 from .options import unknown_variables
 from .stopping import INTERRUPTED, TERMINATED, Terminated, heed_termination
 from .streams import answer, answers_last, note, open_streams, unwritten

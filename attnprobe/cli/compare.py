@@ -17,7 +17,7 @@ Examples:
 \b
 In Python:
   from attnprobe.judge.runs import compare_runs
-  from attnprobe.experiments import read_run
+  from attnprobe.measure import read_run
   compare_runs(read_run("outputs/a").records, read_run("outputs/b").records).regressions
 \b
 Verdicts:
@@ -124,13 +124,13 @@ def compare(
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..errors import UsageError
-    from ..experiments import read_run
     from ..files import reading
     from ..frame.labels import sources_in_words
+    from ..frame.records.read import left_out_note, malformed_notes
     from ..judge.junit import check_report
     from ..judge.outcomes import comparison_cases, comparison_line
     from ..judge.runs import compare_runs, sources_of
-    from ..records.read import left_out_note, malformed_notes
+    from ..measure import read_run
     from ..show.header import Header
     from ..show.shown import Catalogue, Shown
     from .output import keep_cases

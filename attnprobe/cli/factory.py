@@ -19,14 +19,14 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from ..experiments.base import Experiment
 from ..files import qkv_file, text_file
 from ..grammar.lists import check_device, is_file_of_text
+from ..machine.timings import Timings
+from ..measure.base import Experiment
 from ..run.option import GROUPS, Option, options_of
 from ..run.topics.reading import Reading, Tensors
 from ..run.topics.running import RunRequest
 from ..run.topics.showing import ALL
-from ..timings import Timings
 from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
 from .output import (
     begin_cases,
@@ -167,7 +167,7 @@ def measure_and_show(
 
         session = experiment.measure(request, notify=tell, progress=progress, timings=timings, **keeps)
     from ..judge.outcomes import gates_markdown
-    from ..report import open_run, views
+    from ..show.page import open_run, views
 
     records = session.outcome.records
     if not records:
@@ -181,7 +181,7 @@ def measure_and_show(
         older = [kind for kind, figure in view.figures.items() if figure_files(session.path, figure.stem)]
         draw(view, session.path, [*kinds, *older])  # which show an earlier run
     if getattr(output, "show_timings", False):
-        from ..timings import timings_table
+        from ..machine.timings import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = judge_gates(results, gates, getattr(output, "junit", None))
@@ -192,7 +192,7 @@ def told_before(line: str) -> bool:
     """Whether an earlier command on this machine said the same of the hub. The folder of the cache remembers it."""
     if not line.endswith(ONCE):
         return False
-    from ..sources.cache import default_cache
+    from ..inputs.cache import default_cache
 
     with suppress(OSError, UsageError):
         cache = default_cache(lambda line: None, "told")

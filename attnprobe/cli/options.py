@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..environment import OWN, PREFIX
 from ..errors import unknown
-from ..experiments.base import Experiment
+from ..machine.environment import OWN, PREFIX
+from ..measure.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import ALL, NO_FIGURE, Output
 
@@ -61,7 +61,7 @@ shown_options = taking([shown[name] for name in ("format_", "columns", "debug")]
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     """The running command's request and its output options."""
-    from ..sweeps.contradictions import Given, refuse_pairs
+    from ..run.sweeps.contradictions import Given, refuse_pairs
 
     ctx = click.get_current_context()
     options = (*options_of(experiment.request), *options_of(experiment.output))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..files import JsonObject, path_of
-from ..records.append import RecordWriter
-from ..records.file import SCHEMA, Shard, cell_key, parse_shard, plain, run_directory, write_json
-from ..records.outputs import refuse_foreign
-from ..records.read import malformed_notes, read_typed
+from ..frame.records.append import RecordWriter
+from ..frame.records.file import SCHEMA, Shard, cell_key, parse_shard, plain, run_directory, write_json
+from ..frame.records.outputs import refuse_foreign
+from ..frame.records.read import malformed_notes, read_typed
 from .cells import Cells
 from .option import KEYS, Option, options_of
 from .provenance import device_name, git_commit, threads, versions

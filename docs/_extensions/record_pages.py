@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attnprobe.experiments import EXPERIMENTS, shape_of
 from attnprobe.frame.read import PLACE
+from attnprobe.frame.records.shapes import INPUTS, MANIFEST
 from attnprobe.frame.rows import CellLine, RowTypes
-from attnprobe.records.shapes import INPUTS, MANIFEST
+from attnprobe.measure import EXPERIMENTS, shape_of
 
 SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
 SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")
@@ -33,7 +33,7 @@ attnprobe reads all of them together.
 | `manifest.json` | the request, versions, and the origin of every value |
 
 [records.schema.json](records.schema.json) is the JSON Schema of a line of any command. This page and the schema are
-generated from the types in `attnprobe/frame/rows.py` and `attnprobe/experiments/COMMAND/record.py`.
+generated from the types in `attnprobe/frame/rows.py` and `attnprobe/measure/COMMAND/record.py`.
 
 - attnprobe only adds lines. If several lines have the same `key`, the last one is valid. But a line with status `ok`
   is never replaced by a line with another status.

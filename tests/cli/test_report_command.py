@@ -22,9 +22,9 @@ from thinned import others_slow
 
 import attnprobe
 from attnprobe.cli import output, report
-from attnprobe.experiments import experiment
+from attnprobe.measure import experiment
 from attnprobe.methods import METHODS
-from attnprobe.report import open_run, views
+from attnprobe.show.page import open_run, views
 from attnprobe.show.shown import Drawn
 
 

@@ -13,19 +13,19 @@ from paths import ROOT
 
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import UsageError
-from attnprobe.experiments import experiment
-from attnprobe.experiments.budget import BudgetRequest
-from attnprobe.experiments.budget.bisect import coarse_budgets
-from attnprobe.experiments.condition import ConditionRequest
-from attnprobe.experiments.error import ErrorRequest
-from attnprobe.experiments.theory import TheoryRequest
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.read import read_records
+from attnprobe.measure import experiment
+from attnprobe.measure.budget import BudgetRequest
+from attnprobe.measure.budget.bisect import coarse_budgets
+from attnprobe.measure.condition import ConditionRequest
+from attnprobe.measure.error import ErrorRequest
+from attnprobe.measure.theory import TheoryRequest
 from attnprobe.methods import METHODS
 from attnprobe.operators.blocks import BLOCK_MEMORY
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.read import read_records
 from attnprobe.run.costs import EXACT, OVERHEAD
 from attnprobe.run.estimate import estimate_cells
-from attnprobe.sweeps.yaml_file import read_config
+from attnprobe.run.sweeps.yaml_file import read_config
 
 CONFIGS = ROOT / "configs"
 CONFIG = """
@@ -272,7 +272,7 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
 
 @pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
 def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
-    from attnprobe.records import outputs
+    from attnprobe.frame.records import outputs
     from attnprobe.run import folder
 
     def full(path, *rest):

@@ -9,7 +9,7 @@ pytest.importorskip("pydantic", reason="records need pydantic")
 
 from sources_helpers import VOCABULARY, save, seeded
 
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.read import read_records
 
 COMMANDS = {
     "error": "--method vmean,skyformer,nystromformer,linformer,window,informer,bigbird --d 12",

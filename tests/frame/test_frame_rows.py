@@ -12,10 +12,10 @@ import pytest
 from attnprobe.errors import UsageError
 from attnprobe.frame.metric import metrics
 from attnprobe.frame.read import PLACE, frame_of
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.read import read_typed
 from attnprobe.frame.rows import CellLine, HeadRow, RowTypes, head_rows, with_metrics
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.read import read_typed
-from attnprobe.records.shapes import Count, said
+from attnprobe.grammar.validation import Count, said
 
 
 class Step(HeadRow):

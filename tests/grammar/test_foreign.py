@@ -11,13 +11,13 @@ import pytest
 from pandas import DataFrame
 from text_grids import text_grid
 
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.file import plain, strict_json, write_text
+from attnprobe.frame.records.read import read_records
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
 from attnprobe.judge.junit import write_junit
 from attnprobe.judge.outcomes import gate_cases
 from attnprobe.judge.parse import Gate
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.file import plain, strict_json, write_text
-from attnprobe.records.read import read_records
 from attnprobe.show.figure import Figure, save, sheets
 from attnprobe.show.listing import listing
 from attnprobe.show.writers import latex, markdown, terminal

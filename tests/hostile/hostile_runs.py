@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> int:
 def opened(run: Path) -> int:
     """Open a run in Python, with its views and its frame."""
     from attnprobe.errors import AttnprobeError
-    from attnprobe.report import open_run, views
+    from attnprobe.show.page import open_run, views
 
     try:
         actual = open_run(run)

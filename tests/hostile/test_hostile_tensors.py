@@ -9,10 +9,10 @@ from hostile_tensors import Case, Refused, cases, reading
 from attnprobe import approximate
 from attnprobe.cli import main
 from attnprobe.errors import AttnprobeError
-from attnprobe.records.file import decode_inf
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.file import decode_inf
+from attnprobe.frame.records.read import read_records
+from attnprobe.inputs import SourceSpec, resolve
 from attnprobe.reference import exact_output
-from attnprobe.sources import SourceSpec, resolve
 
 
 def written(case: Case, folder: Path) -> tuple[str, str]:

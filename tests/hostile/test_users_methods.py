@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, BadResult, approximate, exact
 from attnprobe.cli import cli, main
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.read import read_records
 
 LONGEST = 2000  # characters of a reason in a record
 HEAD = """

@@ -16,12 +16,12 @@ from judged_cells import METRIC, SOURCE, cell, run
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.frame.metric import METRICS as TABLE
+from attnprobe.frame.records.file import LOWER_BOUND
+from attnprobe.frame.records.read import read_records
 from attnprobe.judge.runs import best_cells, directed, judged_by, refuse_metric, refuse_other_sources
-from attnprobe.records.file import LOWER_BOUND
-from attnprobe.records.read import read_records
+from attnprobe.measure import EXPERIMENTS, experiment
+from attnprobe.measure.error import EXPERIMENT
 from attnprobe.show.formats import FORMATS
 
 

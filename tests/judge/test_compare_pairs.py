@@ -12,12 +12,12 @@ from paths import GOLDEN
 from scipy.stats import ttest_1samp
 
 from attnprobe.errors import UsageError
+from attnprobe.frame.records.file import LOWER_BOUND
+from attnprobe.frame.records.read import read_records
 from attnprobe.judge import pairs as of_pairs
 from attnprobe.judge.chance import Evidence
 from attnprobe.judge.chance import of_heads as over_pairs
 from attnprobe.judge.runs import compare_runs
-from attnprobe.records.file import LOWER_BOUND
-from attnprobe.records.read import read_records
 
 
 def related(a, b, pairs):

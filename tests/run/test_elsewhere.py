@@ -7,11 +7,11 @@ from cells import bits
 from sources_helpers import text_of
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.bench import BenchRequest, measure_bench
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.stability import StabilityRequest, measure_stability
-from attnprobe.records.read import read_inputs, read_records
+from attnprobe.frame.records.read import read_inputs, read_records
+from attnprobe.measure.bench import BenchRequest, measure_bench
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.inject import InjectRequest, measure_drift
+from attnprobe.measure.stability import StabilityRequest, measure_stability
 from attnprobe.run.where.sites import site_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

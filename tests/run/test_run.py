@@ -16,17 +16,17 @@ from error_rows import in_lists, known, lines_of_cells
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import experiment, read_run
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.measure import ErrorCells
+from attnprobe.frame.records import read_records
+from attnprobe.machine.timings import Timings
+from attnprobe.measure import experiment, read_run
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.error.measure import ErrorCells
 from attnprobe.methods import by_family
-from attnprobe.records import read_records
 from attnprobe.run import estimate
 from attnprobe.run.costs import SAMPLED
 from attnprobe.run.estimate import estimate_cells, speed
 from attnprobe.run.limits import CellTimeout, time_limit
 from attnprobe.run.plan import ErrorPlan, parse_methods
-from attnprobe.timings import Timings
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ from safetensors.torch import load_file, save_file
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import Unsupported
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error import measure as run_file
+from attnprobe.frame.records.file import LOWER_BOUND, identity_facts
+from attnprobe.inputs import SourceSpec
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.error import measure as run_file
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MATRIX_METRICS
 from attnprobe.operators import Dense, Operator
 from attnprobe.qkv import QKV
-from attnprobe.records.file import LOWER_BOUND, identity_facts
 from attnprobe.run import plan as plan_file
 from attnprobe.run.plan import ErrorPlan, parse_methods
-from attnprobe.sources import SourceSpec
 
 N = 264  # more keys than are held dense: the passes are streamed
 
@@ -99,7 +99,7 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
 
 
 def facts_of(source):
-    from attnprobe.sources import resolve
+    from attnprobe.inputs import resolve
 
     return identity_facts(resolve(SourceSpec(**source)).facts)
 

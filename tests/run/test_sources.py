@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.measure import ErrorCells
 from attnprobe.frame.rows import lines_of
+from attnprobe.inputs import SourceSpec
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.error.measure import ErrorCells
 from attnprobe.run import plan, provenance
 from attnprobe.run.cells import _of_windows
 from attnprobe.run.estimate import estimate_cells
@@ -24,7 +25,6 @@ from attnprobe.run.loop import VERSIONS, Ledger, Outcome
 from attnprobe.run.plan import parse_methods, refuse_endless
 from attnprobe.run.provenance import versions
 from attnprobe.run.sources import layers_of, sources_of, tell_left_out
-from attnprobe.sources import SourceSpec
 
 
 def test_weights_that_are_the_same_here_are_measured_once(monkeypatch):

@@ -7,8 +7,8 @@ from error_records import a_run
 from error_rows import as_rows
 
 from attnprobe.cli import main
+from attnprobe.frame.records.file import strict_json
 from attnprobe.frame.rows import lines_of
-from attnprobe.records.file import strict_json
 
 EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
 

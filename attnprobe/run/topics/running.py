@@ -12,7 +12,7 @@ from ..option import ELSEWHERE, RUN, check_fields, opt, options_of
 from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
 
 if TYPE_CHECKING:
-    from ...sources import SourceSpec
+    from ...inputs import SourceSpec
 
 LONGEST = 1e7  # seconds, four months
 MOST = 1024  # processes, and devices
@@ -103,7 +103,7 @@ class RunRequest(Device, Folder, Elsewhere):
     @property
     def source(self) -> SourceSpec:
         """The source, with the first of the weights."""
-        from ...sources import SourceSpec
+        from ...inputs import SourceSpec
 
         given = {one.name: getattr(self, one.name) for one in fields(SourceSpec) if hasattr(self, one.name)}
         if isinstance(given.get("weights"), tuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...errors import UsageError
-from ...sources.spec import choose_device
+from ...inputs.spec import choose_device
 from ..topics.running import RunRequest
 from .backends import Alone, Crew
 from .pool import Processes

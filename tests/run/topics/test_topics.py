@@ -10,13 +10,13 @@ import pytest
 from attnprobe.cli import cli
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import UsageError
-from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.budget import BudgetRequest
-from attnprobe.experiments.error import ErrorRequest
-from attnprobe.experiments.stability import StabilityRequest
+from attnprobe.inputs import SourceSpec
+from attnprobe.measure import EXPERIMENTS, experiment
+from attnprobe.measure.budget import BudgetRequest
+from attnprobe.measure.error import ErrorRequest
+from attnprobe.measure.stability import StabilityRequest
 from attnprobe.run.option import GROUPS, built, options_of
-from attnprobe.sources import SourceSpec
-from attnprobe.sweeps.yaml_file import read_config
+from attnprobe.run.sweeps.yaml_file import read_config
 
 pytestmark = pytest.mark.quick
 
@@ -164,7 +164,7 @@ def test_no_option_of_a_command_is_declared_twice():
     ],
 )
 def test_a_value_of_another_type_is_refused_where_the_request_is_made(wrong, says):
-    from attnprobe.experiments.error import ErrorRequest
+    from attnprobe.measure.error import ErrorRequest
 
     with pytest.raises(UsageError, match=re.escape(says)):
         ErrorRequest(**wrong)

@@ -20,12 +20,12 @@ import torch
 from cells import bits
 
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.experiments.budget import BudgetRequest, measure_budgets
-from attnprobe.experiments.condition import ConditionRequest, measure_conditions
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
-from attnprobe.experiments.theory import TheoryRequest, measure_theory
-from attnprobe.records.read import read_inputs, read_records
+from attnprobe.frame.records.read import read_inputs, read_records
+from attnprobe.measure.budget import BudgetRequest, measure_budgets
+from attnprobe.measure.condition import ConditionRequest, measure_conditions
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.spectrum import SpectrumRequest, measure_spectra
+from attnprobe.measure.theory import TheoryRequest, measure_theory
 from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.records.read import read_records
-from attnprobe.report import open_run, views
+from attnprobe.frame.records.read import read_records
+from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.run.where import pool
+from attnprobe.show.page import open_run, views
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

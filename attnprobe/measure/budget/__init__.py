@@ -1,0 +1,96 @@
+"""``attnprobe budget``: the request, whose fields are the command's options, and what is light of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...frame.metric import ERROR, metrics
+from ...grammar.lists import positives
+from ...judge.gates import Gated
+from ...run.option import opt
+from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, plots_option
+from ..base import Experiment
+
+LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
+    """Find the smallest budget of each layer and head at which a method's error is at most ε.
+
+    The search bisects over budgets, all heads of a layer together. A random method must succeed for a share of at least
+    1 - δ of the seeds. The error may grow with d, so some larger budgets are tried too. Those that exceed ε again are
+    reported as counterexamples. Budgets that were not tried may still exceed ε; --scan tries all of --resolution.
+
+    The d of every layer and head is written to budgets-METHOD.json in the run's folder, with null if no budget up to
+    --d-max is enough.
+
+    Gates on d and d_over_n fail at a head without a d. unreached and counterexamples are shares of heads.
+    """
+
+    methods: tuple[str, ...] = methods_option(
+        ("skyformer",), "Methods; repeatable and comma-separated. [default: skyformer]"
+    )
+    epsilon: tuple[float, ...] = opt((0.1,), "Largest allowed errors ε, in the units of --metric.", parse=positives)
+    metric: str = opt(
+        "output_frobenius_relative",
+        "The error to limit, also residual_error of a model. For matrix norms it is the upper end of the interval, and "
+        "for output_cosine_min 1 minus the cosine.",
+        metavar="NAME",
+        among=LIMITED,
+    )
+    delta: float = opt(0.1, "The share δ of seeds that may exceed ε.", metavar="SHARE")
+    d_min: int = opt(8, "The smallest budget to try.")
+    d_max: int | None = opt(
+        None,
+        "The largest budget to try. [default: n/2, where 2 d n entries are as many as the n² of exact attention]",
+        metavar="INTEGER",
+    )
+    resolution: float = opt(1.05, "The largest ratio of neighbouring budgets; 1 tries every budget.", metavar="FACTOR")
+    scan: bool = opt(
+        False,
+        "Try every budget of --resolution instead of bisecting. Slow, but with --resolution 1 certain to find the "
+        "smallest.",
+    )
+    target: str = target_option("The exact matrix that methods approximate.")
+    tol: float = opt(
+        1e-3,
+        "Refine the certified interval of a spectral norm to this relative width.",
+        inside=(0, 1),
+        choose="a relative width above 0 and below 1, such as 0.001",
+    )
+    seed: int = opt(0, "The first seed.")
+    repeats: int = opt(20, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOutput(Output, Gates):
+    plots: tuple[str, ...] = plots_option(
+        "Draw d over layers and heads into figures/: a map for each method, and for each layer (budget-methods).",
+        *("budget", "budget-methods"),
+    )
+
+
+GATED = Gated(
+    metrics("d", "d_over_n", "unreached", "counterexamples"),
+    without=("d",),  # d is the result
+)
+EXPERIMENT = Experiment(
+    name="budget",
+    summary="Find the smallest budget of each head at which a method's error is at most ε.",
+    request=BudgetRequest,
+    output=BudgetOutput,
+    gated=GATED,
+    writes=True,
+    examples=(
+        "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
+        "--fail-above d.max=256 --fail-above unreached=0",
+    ),
+    python=(
+        "from attnprobe.measure.budget import BudgetRequest, measure_budgets",
+        'measure_budgets(BudgetRequest(epsilon=(0.1, 0.3), layer="all")).outcome.records',
+    ),
+)
+measure_budgets = EXPERIMENT.measure

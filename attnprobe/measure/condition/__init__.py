@@ -1,0 +1,83 @@
+"""``attnprobe condition``: the request, whose fields are the command's options, and what is light of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...grammar.lists import lengths
+from ...run.option import opt
+from ...run.topics.arithmetic import FORMATS
+from ...run.topics.reading import Budgets, WeightsWord, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Output, plots_option
+from ..base import Experiment
+
+STEPS = 1000  # of the Schulz iteration
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionRequest(Budgets, WeightsWord, OnTensors):
+    """Compute condition numbers of attention matrices and of every core that a method inverts, head by head.
+
+    A, B and C are the exact matrices. The cores are A_S of Nyströmformer and the spectral shift, and SᵀĀS, SᵀC̄S,
+    SᵀC̄S + γI and Lemma 3's scaled N of Skyformer, over the same landmarks. All are computed in float64. If float64
+    cannot distinguish a matrix from a singular one, its condition number is infinite. Repeated tokens (layer 0 of
+    concatenated segments) and landmarks that are drawn twice make exactly singular matrices, and the table counts them.
+
+    A small condition number does not mean a small error: their rank correlation over heads may have either sign. So the
+    table shows the error and this correlation next to each condition number. Skyformer's default sampler repeats
+    landmarks, so its core without a ridge is exactly singular; use skyformer:sampler=wor for a value.
+    """
+
+    methods: tuple[str, ...] = methods_option(
+        ("skyformer", "nystromformer"),
+        "Methods to measure; repeatable and comma-separated. [default: skyformer,nystromformer]",
+    )
+    n: tuple[int, ...] | None = opt(
+        None, "Sequence lengths, up to 4096. [default: 512, or all of a --qkv file]", parse=lengths
+    )
+    target: str = target_option("The exact matrix that methods approximate.")
+    seed: int = opt(0, "Seed of the methods' random draws and of --sensitivity.")
+    iterations: int = opt(
+        0,
+        "Record the residuals of N steps of the Schulz iteration on each core. Nyströmformer and Skyformer take six "
+        "steps.",
+        metavar="N",
+        between=(0, STEPS),
+    )
+    sensitivity: bool = opt(
+        False, "Measure the relative change of B, C and each B~ per relative change of Q and K, in random directions."
+    )
+
+    amplification: str | None = opt(
+        None,
+        "Also measure the amplification of rounding in this format, as `attnprobe rounding` does: the error that it "
+        "adds to the output, over its unit roundoff.",
+        metavar="|".join(FORMATS),
+        among=FORMATS,
+        called="format",
+        later=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionOutput(Output):
+    plots: tuple[str, ...] = plots_option("Draw condition numbers, errors and residuals into figures/.", "condition")
+
+
+EXPERIMENT = Experiment(
+    name="condition",
+    summary="Compute condition numbers of attention matrices and of the cores that methods invert.",
+    request=ConditionRequest,
+    output=ConditionOutput,
+    examples=(
+        "--d 32,64,128 --layer all --plot",
+        "--method skyformer:sampler=wor --iterations 12",
+        "--method nystromformer,nystromformer:inverse=pinv --d 64 --amplification bf16",
+    ),
+    python=(
+        "from attnprobe.measure.condition import ConditionRequest, measure_conditions",
+        "measure_conditions(ConditionRequest(d=(32, 64), layer=(0, 5))).outcome.records",
+    ),
+)
+measure_conditions = EXPERIMENT.measure

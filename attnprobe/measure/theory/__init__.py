@@ -1,0 +1,88 @@
+"""``attnprobe theory``: the request, whose fields are the command's options, and what is light of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...frame.metric import metrics
+from ...grammar.lists import positive
+from ...judge.gates import Gated
+from ...run.option import OUTPUT, opt
+from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, plots_option
+from ..base import Experiment
+
+
+def relative_errors(text: str, what: str) -> tuple[float, ...]:
+    """A list of relative errors, in its own order.
+
+    Raises:
+        UsageError: an entry that is not a number above 0.
+    """
+    return tuple(dict.fromkeys(positive(part, what) for part in text.split(",")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
+    """Evaluate the papers' theorems on real Q, K and V: check assumptions, and compare bounds with measured values.
+
+    Every statement gets a verdict for each head. *holds*: what was measured satisfies it, with its entire interval.
+    *violated*: the entire interval breaks it. *undecided*: a part does. *vacuous*: the bound is true of every matrix,
+    or of an approximation by zeros. *assumption not met*: the theorem does not apply. Probabilities are measured over
+    seeds, with a 95 % interval.
+
+    Gates in a sweep's file may name a theorem, and may have a lower limit:
+    gates: [{metric: slack, stat: p10, min: 1, theorem: skyformer-theorem-2}].
+    """
+
+    theorems: tuple[str, ...] = opt(
+        ("all",),
+        "Theorems; repeatable and comma-separated. --list shows them. [default: all]",
+        flag="--theorem",
+        metavar="NAME",
+    )
+    methods: tuple[str, ...] = methods_option(
+        ("skyformer", "nystromformer"),
+        "Methods for statements about any method; repeatable and comma-separated. [default: skyformer,nystromformer]",
+    )
+    epsilon: tuple[float, ...] = opt((0.05, 0.1, 0.2, 0.5), "Relative errors ε.", parse=relative_errors)
+    delta: float = opt(0.1, "The probability δ with which a statement may fail.", metavar="SHARE")
+    target: str = target_option("The exact matrix that methods approximate, in statements about any method.")
+    seed: int = opt(0, "The first seed.")
+    repeats: int = opt(20, "Number of seeds for measured probabilities: seed … seed+repeats-1.", between=(1, MOST))
+    quadrature: bool | None = opt(
+        None,
+        "Estimate traces by quadrature, or decompose the matrix. [default: quadrature beyond n = 4096]",
+        flag="--quadrature/--exact",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryOutput(Output, Gates):
+    listing: bool = opt(
+        False,
+        "List the theorems with their statements and costs, and exit.",
+        group=OUTPUT,
+        flag="--list",
+        in_file=False,
+    )
+    plots: tuple[str, ...] = plots_option("Draw measured values against bounds into figures/.", "theory")
+
+
+EXPERIMENT = Experiment(
+    name="theory",
+    summary="Evaluate the papers' theorems on real Q, K and V, with a verdict for each head.",
+    request=TheoryRequest,
+    output=TheoryOutput,
+    gated=Gated(
+        metrics("holds", "violated", "undecided", "vacuous", "assumption_not_met", "measured", "bound", "slack"),
+        subjects=("theorem",),
+    ),
+    examples=("--list", "--theorem skyformer-theorem-2 --d 64,128 --plot", "--fail-above violated=0"),
+    python=(
+        "from attnprobe.measure.theory import TheoryRequest, measure_theory",
+        'measure_theory(TheoryRequest(d=(64, 128), theorems=("skyformer-theorem-2",))).outcome.records',
+    ),
+)
+measure_theory = EXPERIMENT.measure
