@@ -150,7 +150,7 @@ def main() -> int:
     torch.set_num_threads(1)
     ways = {"two processes": {"jobs": 2}}
     if args.ray:
-        ways["two of Ray"] = {"jobs": 2, "backend": "ray", "ray_address": "local"}
+        ways["two of Ray"] = {"jobs": 2, "backend": "ray:local"}
     ratios: dict[str, list[float]] = {name: [] for name in (*ways, "two shards")}
     different = 0
     with tempfile.TemporaryDirectory() as folder:

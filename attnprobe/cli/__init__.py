@@ -21,7 +21,7 @@ from ..errors import AttnprobeError, cut, nearest
 from ..grammar.foreign import diverted, message, reason
 from ..machine.environment import variable
 from ..measure import EXPERIMENTS, experiment
-from .options import unknown_variables
+from .options import Context, unknown_variables
 from .stopping import INTERRUPTED, TERMINATED, Terminated, heed_termination
 from .streams import answer, answers_last, note, open_streams, unwritten
 
@@ -48,7 +48,12 @@ EXIT_CODES = (
     "143 the same by SIGTERM."
 )
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
-HELP = {"help_option_names": ["-h", "--help"]}
+PIPED = 110  # columns of help, at most, and where there is no terminal
+HELP = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": PIPED,
+    "terminal_width": None if "COLUMNS" in os.environ or sys.stdout.isatty() else PIPED,
+}
 LINE = 1000  # characters of a message about an option
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
 
@@ -71,11 +76,14 @@ def _command(name: str) -> click.Command:
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is used."""
 
+    context_class = Context
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         command = _command(name)
+        command.context_class = Context
         command.context_settings = {**HELP, **command.context_settings}  # also where it is called without the group
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
@@ -106,7 +114,7 @@ class LazyGroup(click.Group):
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
     epilog=EXIT_CODES,
-    context_settings={**HELP, "max_content_width": 110},
+    context_settings=HELP,
 )
 @click.version_option(__version__, prog_name="attnprobe")
 @click.pass_context

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import as_shown, check_shown, output_of, shown_options, write_section
+from .options import as_shown, check_shown, output_of, shown_options, write_sections
 
 EPILOG = """\b
 Examples:
@@ -45,9 +45,10 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {name: title for title, names in GROUPS.items() for name in names}
-        for title in (*GROUPS, "Help"):
-            params = [one for one in self.get_params(ctx) if groups.get(one.name or "", "Help") == title]
-            write_section(formatter, ctx, title, params)
+        *_, last = GROUPS
+        params = self.get_params(ctx)
+        sections = [(title, [one for one in params if groups.get(one.name or "", last) == title]) for title in GROUPS]
+        write_sections(formatter, ctx, sections)
 
 
 @click.command("compare", cls=Grouped, epilog=EPILOG)

@@ -36,7 +36,7 @@ class Experiment:
         name: of the command. summary: its line in ``attnprobe --help``.
         request: the class of its requests; its docstring is the command's help. output: the class of its output
             options.
-        examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
+        examples: arguments of ``attnprobe NAME`` in examples.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
         compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
@@ -50,7 +50,6 @@ class Experiment:
     request: type[Any]
     output: type[Any]
     examples: tuple[str, ...]
-    python: tuple[str, ...]
     more_plots: tuple[str, ...] = ()
     gated: Gated | None = None
     keeps: tuple[str, ...] = ()

@@ -181,7 +181,7 @@ def test_two_processes_on_one_device(measured, command_place):
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_ray_on_one_device(measured, gpu):
-    alone, away = measured("sweep", "cuda"), measured("sweep", "cuda", "--backend", "ray", "--jobs", "1")
+    alone, away = measured("sweep", "cuda"), measured("sweep", "cuda", "--backend", "ray:local", "--jobs", "1")
     by_key = {one["key"]: one for one in alone}
     assert all(one["status"] == by_key[one["key"]]["status"] == "ok" for one in away) and len(away) == len(alone)
 

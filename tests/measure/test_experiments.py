@@ -24,7 +24,7 @@ def test_the_parts_of_an_experiment_are_there(name):
     one = experiment(name)
     assert isinstance(one, Experiment) and one.name == name and one.summary.endswith(".")
     assert issubclass(one.request, RunRequest) and issubclass(one.output, Output) and issubclass(one.cells, Cells)
-    assert one.plots and one.examples and one.python and one.cells.command == name and one.request.__doc__
+    assert one.plots and one.examples and one.cells.command == name and one.request.__doc__
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

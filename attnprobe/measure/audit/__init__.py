@@ -40,27 +40,25 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     standard deviation, the effective sample size, the smallest probability of a key, the share of rows at a cap.
     """
 
-    methods: tuple[str, ...] = methods_option(
-        ("performer",), "Random methods to test; repeatable and comma-separated. [default: performer]"
-    )
+    methods: tuple[str, ...] = methods_option(("performer",), "Random methods to test. [default: performer]")
     epsilon: tuple[float, ...] = opt((0.1, 0.5, 1.0), "Promised relative errors ε.", parse=positives)
     delta: tuple[float, ...] = opt((0.05,), "Promised probabilities δ of a larger error.", parse=probabilities)
-    repeats: int = opt(1000, "Number of seeds: seed … seed+repeats-1. With --stop, at most.", between=(2, MOST))
+    repeats: int = opt(1000, "Seeds, from --seed on; with --stop at most.", between=(2, MOST))
     confidence: float = opt(
         0.95,
-        "Probability with which all verdicts of a statement are right.",
+        "Probability that all verdicts of a statement are right.",
         metavar="SHARE",
         inside=(0, 1),
         choose="a probability above 0 and below 1, such as 0.95",
     )
     stop: bool = opt(
         False,
-        "Use tests that are valid at any time, and end a cell once all its verdicts are decided.",
+        "Stop a cell once its verdicts are decided, by tests valid at any time.",
         flag="--stop/--no-stop",
     )
     rows: bool = opt(False, "Judge every query by itself.", flag="--rows/--no-rows")
     matrix: bool = opt(
-        True, "Test the spectral norm of the matrix error too. It takes most of the time.", flag="--matrix/--no-matrix"
+        True, "Test the spectral norm of the matrix error too: most of the time.", flag="--matrix/--no-matrix"
     )
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "The first seed.")
@@ -68,7 +66,7 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOutput(Output, Gates):
-    plots: tuple[str, ...] = plots_option("Draw measured against promised probabilities.", "calibration")
+    plots: tuple[str, ...] = plots_option("calibration")
 
 
 EXPERIMENT = Experiment(
@@ -82,10 +80,6 @@ EXPERIMENT = Experiment(
     examples=(
         "--method performer --d 256 --epsilon 0.1,0.5 --delta 0.05 --queries last:64 --plot",
         "--method bigbird --rows --stop --fail-above violated=0",
-    ),
-    python=(
-        "from attnprobe.measure.audit import AuditRequest, measure_guarantees",
-        'measure_guarantees(AuditRequest(methods=("performer",), epsilon=(0.5,))).outcome.records',
     ),
 )
 measure_guarantees = EXPERIMENT.measure

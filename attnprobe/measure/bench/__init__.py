@@ -21,7 +21,7 @@ from ...run.topics.reading import (
     target_option,
 )
 from ...run.topics.running import RunRequest
-from ...run.topics.showing import Gates, Output, gates_option, plots_option
+from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
 
 SOURCES = ("random", "model")
@@ -38,17 +38,15 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     refuses runs of different machines.
     """
 
-    methods: tuple[str, ...] = methods_option(
-        ("all",), "Methods to measure; repeatable and comma-separated. [default: all]"
-    )
+    methods: tuple[str, ...] = methods_option(("all",), "Methods with options. [default: all]")
     n: tuple[int, ...] | None = opt(
         None,
-        "Sequence lengths. [default: 512,1024,…,16384; up to 4096 for a model; all of a --qkv file]",
+        "Sequence lengths. [default: 512,1024,…,16384; of a model to 4096; all of --qkv]",
         parse=lengths,
     )
     inputs: str = opt(
         "random",
-        "Independent normal numbers, or Q, K and V from a model or a --qkv file.",
+        "random normal numbers, or a model's Q, K and V.",
         group=SOURCE,
         flag="--source",
         metavar="random|model",
@@ -57,27 +55,23 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     )
     heads: int = opt(2, "Heads of random Q, K and V.", group=SOURCE)
     p: int = opt(64, "Head dimension of random Q, K and V.", group=SOURCE)
-    target: str = target_option(
-        "The exact matrix that methods approximate. Times are always relative to exact softmax attention."
-    )
-    seed: int = opt(0, "Seed of the methods' random draws.")
-    rounds: int = opt(5, "Number of times that each call is timed.", between=(1, MOST_ROUNDS))
-    backward: bool = opt(False, "Also compute the gradient of the output's sum with respect to Q, K and V.")
+    target: str = target_option("The exact matrix; times are always relative to softmax attention.")
+    seed: int = opt(0, "Seed of random draws.")
+    rounds: int = opt(5, "Times that each call is timed.", between=(1, MOST_ROUNDS))
+    backward: bool = opt(False, "Time the gradient with respect to Q, K and V too.")
     memory: bool = opt(
         True,
-        "Measure peak memory; on a CPU in a new process for each cell.",
+        "Measure peak memory; on a CPU in a process for each cell.",
         flag="--memory/--no-memory",
         measures=("peak_bytes",),
     )
     errors: bool | None = opt(
         None,
-        "Measure output errors too. [default: only with --source model]",
+        "Measure output errors too. [default: with --source model]",
         flag="--errors/--no-errors",
         measures=("output_",),
     )
-    quadratic_n: int = opt(
-        4096, "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.", metavar="N"
-    )
+    quadratic_n: int = opt(4096, "Longest n of methods that cost n²; of n³ a quarter of it.", metavar="N")
 
     scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)
 
@@ -88,11 +82,7 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOutput(Output, Gates):
-    plots: tuple[str, ...] = plots_option(
-        "Draw time and memory against n, and error against cost, into figures/; bench (--plot alone) is all of these.",
-        *("bench", "bench-time", "bench-memory", "bench-pareto"),
-    )
-    gates: tuple[str, ...] = gates_option("a statistic (default: mean) over rounds of a requested method")
+    plots: tuple[str, ...] = plots_option("bench", "bench-time", "bench-memory", "bench-pareto")
 
 
 ERRORS = (
@@ -120,10 +110,6 @@ EXPERIMENT = Experiment(
         "--method nystromformer,skyformer,performer --n 1024,4096,16384 --plot",
         "--method all --d 32,64,128,256 --n 4096 --source model --plot",
         "--method skyformer --fail-above time_exponent=1.15 --fail-above ratio_to_exact.median=1",
-    ),
-    python=(
-        "from attnprobe.measure.bench import BenchRequest, measure_bench",
-        'measure_bench(BenchRequest(methods=("skyformer",), n=(1024, 4096))).outcome.records',
     ),
 )
 measure_bench = EXPERIMENT.measure

@@ -30,14 +30,11 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
     Gates on d and d_over_n fail at a head without a d. unreached and counterexamples are shares of heads.
     """
 
-    methods: tuple[str, ...] = methods_option(
-        ("skyformer",), "Methods; repeatable and comma-separated. [default: skyformer]"
-    )
+    methods: tuple[str, ...] = methods_option(("skyformer",), "Methods with options. [default: skyformer]")
     epsilon: tuple[float, ...] = opt((0.1,), "Largest allowed errors ε, in the units of --metric.", parse=positives)
     metric: str = opt(
         "output_frobenius_relative",
-        "The error to limit, also residual_error of a model. For matrix norms it is the upper end of the interval, and "
-        "for output_cosine_min 1 minus the cosine.",
+        "The error to limit; of an interval its upper end.",
         metavar="NAME",
         among=LIMITED,
     )
@@ -45,32 +42,28 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
     d_min: int = opt(8, "The smallest budget to try.")
     d_max: int | None = opt(
         None,
-        "The largest budget to try. [default: n/2, where 2 d n entries are as many as the n² of exact attention]",
+        "The largest budget to try. [default: n/2]",
         metavar="INTEGER",
     )
-    resolution: float = opt(1.05, "The largest ratio of neighbouring budgets; 1 tries every budget.", metavar="FACTOR")
+    resolution: float = opt(1.05, "Largest ratio of neighbouring budgets; 1 tries every budget.", metavar="FACTOR")
     scan: bool = opt(
         False,
-        "Try every budget of --resolution instead of bisecting. Slow, but with --resolution 1 certain to find the "
-        "smallest.",
+        "Try every budget instead of bisecting.",
     )
     target: str = target_option("The exact matrix that methods approximate.")
     tol: float = opt(
         1e-3,
-        "Refine the certified interval of a spectral norm to this relative width.",
+        "Relative width of the certified interval of a spectral norm.",
         inside=(0, 1),
         choose="a relative width above 0 and below 1, such as 0.001",
     )
     seed: int = opt(0, "The first seed.")
-    repeats: int = opt(20, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
+    repeats: int = opt(20, "Seeds of random methods, from --seed on.", between=(1, MOST))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOutput(Output, Gates):
-    plots: tuple[str, ...] = plots_option(
-        "Draw d over layers and heads into figures/: a map for each method, and for each layer (budget-methods).",
-        *("budget", "budget-methods"),
-    )
+    plots: tuple[str, ...] = plots_option("budget", "budget-methods")
 
 
 GATED = Gated(
@@ -87,10 +80,6 @@ EXPERIMENT = Experiment(
     examples=(
         "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
         "--fail-above d.max=256 --fail-above unreached=0",
-    ),
-    python=(
-        "from attnprobe.measure.budget import BudgetRequest, measure_budgets",
-        'measure_budgets(BudgetRequest(epsilon=(0.1, 0.3), layer="all")).outcome.records',
     ),
 )
 measure_budgets = EXPERIMENT.measure

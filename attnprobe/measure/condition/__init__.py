@@ -31,29 +31,25 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer", "nystromformer"),
-        "Methods to measure; repeatable and comma-separated. [default: skyformer,nystromformer]",
+        "Methods with options. [default: skyformer,nystromformer]",
     )
     n: tuple[int, ...] | None = opt(
-        None, "Sequence lengths, up to 4096. [default: 512, or all of a --qkv file]", parse=lengths
+        None, "Sequence lengths, up to 4096. [default: 512, or all of --qkv]", parse=lengths
     )
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws and of --sensitivity.")
+    seed: int = opt(0, "Seed of random draws, also of --sensitivity.")
     iterations: int = opt(
         0,
-        "Record the residuals of N steps of the Schulz iteration on each core. Nyströmformer and Skyformer take six "
-        "steps.",
+        "Record the residuals of N steps of the Schulz iteration on each core.",
         metavar="N",
         between=(0, STEPS),
     )
-    sensitivity: bool = opt(
-        False, "Measure the relative change of B, C and each B~ per relative change of Q and K, in random directions."
-    )
+    sensitivity: bool = opt(False, "Measure how B, C and B~ change with Q and K, in random directions.")
 
     amplification: str | None = opt(
         None,
-        "Also measure the amplification of rounding in this format, as `attnprobe rounding` does: the error that it "
-        "adds to the output, over its unit roundoff.",
-        metavar="|".join(FORMATS),
+        "Measure the amplification of rounding in a format, such as bf16.",
+        metavar="FORMAT,…",
         among=FORMATS,
         called="format",
         later=True,
@@ -62,7 +58,7 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOutput(Output):
-    plots: tuple[str, ...] = plots_option("Draw condition numbers, errors and residuals into figures/.", "condition")
+    plots: tuple[str, ...] = plots_option("condition")
 
 
 EXPERIMENT = Experiment(
@@ -74,10 +70,6 @@ EXPERIMENT = Experiment(
         "--d 32,64,128 --layer all --plot",
         "--method skyformer:sampler=wor --iterations 12",
         "--method nystromformer,nystromformer:inverse=pinv --d 64 --amplification bf16",
-    ),
-    python=(
-        "from attnprobe.measure.condition import ConditionRequest, measure_conditions",
-        "measure_conditions(ConditionRequest(d=(32, 64), layer=(0, 5))).outcome.records",
     ),
 )
 measure_conditions = EXPERIMENT.measure

@@ -9,7 +9,7 @@ from ...judge.gates import Gated
 from ...run.option import opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Gates, Output, Timed, gates_option, plots_option
+from ...run.topics.showing import Gates, Output, Timed, plots_option
 from ..base import Experiment
 
 
@@ -26,37 +26,35 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer",),
-        "Methods with options; repeatable and comma-separated. `all` is all methods without references and kernels. "
-        "[default: skyformer]",
-        "NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
+        "Methods with options; torch:KERNEL, FILE.py:FN and all as well. [default: skyformer]",
+        "NAME[:k=v,…],…",
     )
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws.")
-    repeats: int = opt(1, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
+    seed: int = opt(0, "Seed of random draws.")
+    repeats: int = opt(1, "Seeds of random methods, from --seed on.", between=(1, MOST))
     matrix: bool = opt(
         True,
-        "Measure matrix errors too: norms of B - B~. They take most of the time.",
+        "Measure matrix errors too, norms of B - B~: most of the time.",
         flag="--matrix/--no-matrix",
         measures=("matrix_",),
     )
     rows: bool = opt(
         False,
-        "Measure row metrics too: captured mass, divergences and the error of each row, by position.",
+        "Measure row metrics too: captured mass, divergences, errors by position.",
         flag="--rows/--no-rows",
         measures=("mass", "recall_k", "tv", "kl", "js", "log_normaliser_error", "tail_gap", "support"),
         later=True,
     )
     tol: float = opt(
         1e-3,
-        "Refine the certified interval of ‖B - B~‖₂ to this relative width.",
+        "Relative width of the certified interval of ‖B - B~‖₂.",
         metavar="WIDTH",
         inside=(0, 1),
         choose="a relative width above 0 and below 1, such as 0.001",
     )
     row_tolerance: float | None = opt(
         None,
-        "Kernels: the relative error up to which a row counts as within tolerance. [default: bfloat16 0.016, float16 "
-        "0.001, float32 1.3e-6, float64 1e-7]",
+        "Kernels: relative error of a row within tolerance. [default: by dtype]",
         metavar="ERROR",
         inside=(0, 1),
         choose="a relative error above 0 and below 1",
@@ -65,19 +63,7 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorOutput(Output, Timed, Gates):
-    plots: tuple[str, ...] = plots_option(
-        "Draw figures into the run's figures/: errors against d (--plot alone), a ranking of methods, errors against "
-        "entries visited or keys read, maps of the exact and the approximate matrices, row metrics over position (with "
-        "--rows), or errors of heads; repeatable and comma-separated.",
-        "errors",
-        "ranking",
-        "cost",
-        "read",
-        "maps",
-        "positions",
-        "heads",
-    )
-    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a requested method")
+    plots: tuple[str, ...] = plots_option("errors", "ranking", "cost", "read", "maps", "positions", "heads")
 
 
 EXPERIMENT = Experiment(
@@ -94,11 +80,6 @@ EXPERIMENT = Experiment(
         "--method all --rows --no-matrix --plot cost",
         "--method skyformer --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0",
         "--method torch:sdpa-flash:dtype=bfloat16 --fail-above ratio_to_framework.max=2",
-        "--method window,topk --model smollm2 --n 4096 --d 256 --rows --no-matrix --plot positions",
-    ),
-    python=(
-        "from attnprobe.measure.error import ErrorRequest, measure_errors",
-        "measure_errors(ErrorRequest(n=(512, 1024), d=(64, 128))).outcome.records",
     ),
 )
 measure_errors = EXPERIMENT.measure

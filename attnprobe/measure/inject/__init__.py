@@ -11,11 +11,10 @@ from ...frame.metric import INJECT, TAILS
 from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...judge.gates import Gated
 from ...run.option import NUMBERS, PLACES, opt
-from ...run.topics.arithmetic import ARITHMETICS, FORMATS, arithmetics
+from ...run.topics.arithmetic import arithmetics
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option, shown
-from ...show.formats import LLAMACPP, metavar
 from ..base import Experiment
 
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
@@ -63,8 +62,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer",),
-        "Methods; repeatable and comma-separated. `all` is every registered method. [default: skyformer; with --phase "
-        "decode topk,h2o,tova,snapkv,window,random]",
+        "Methods with options. [default: skyformer; with decode six policies]",
         "NAME[:k=v,…]",
     )
     n: tuple[int, ...] | None = opt(
@@ -72,36 +70,31 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     )
     d: tuple[float, ...] = opt(
         (128,),
-        "Budgets, such as 32,128; with --phase decode also shares of the prompt, such as 0.1,0.25.",
+        "Budgets, such as 32,128; with decode also shares, such as 0.1.",
         parse=_budgets,
     )
     budgets: str | None = opt(
         None,
-        "A file of budgets by layer and head, as `attnprobe budget` writes it, instead of --d. If its method is your "
-        "own, --method must name it too.",
+        "A file of budgets by layer and head, of `attnprobe budget`, instead of --d.",
         metavar="FILE",
         excludes={"d": "{value} holds the budgets", "bytes": "{value} holds the budgets"},
     )
     bytes: tuple[float, ...] | None = opt(
         None,
-        "With --phase decode, instead of --d: shares of the bytes of the prompt's keys and values in 16 bits a number, "
-        "such as 0.1,0.25. Each method gets the largest budget that fits: keys of a policy, bits of a format.",
+        "With decode, instead of --d: shares of the cache's bytes, such as 0.1,0.25.",
         parse=_shares,
         excludes={"d": "each method gets the budget that fits its bytes"},
         later=True,
     )
     layer: tuple[int, ...] | str | None = placed(
         None,
-        "Layers whose attention is replaced together: 0,5 or 0-5 or all; global are those without a sliding window, "
-        "local those with one. [default: global if there are both, else all]",
+        "Layers replaced together. [default: global if there are both, else all]",
         parse=numbers,
         words=LAYERS,
     )
     phase: str = placed(
         "prefill",
-        "prefill: the method reads the whole text at once. decode: exact attention reads a prompt, and each later "
-        "token sees all tokens after the prompt and what the method keeps or reads of it; for causal models. "
-        "Statistics of inputs are then measured with --input-statistics only.",
+        "prefill: the method reads all; decode: tokens behind a kept prompt.",
         metavar="prefill|decode",
         among=("prefill", "decode"),
         reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question", "bytes", "prompt")},
@@ -110,23 +103,21 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     prefix: int | None = placed(None, "Tokens of the prompt. [default: half of n]", between=(1, MOST), later=True)
     prompt: str = placed(
         "exact",
-        "How the prompt is read before its cache is quantised: exact, by the unmodified model; quantised, where each "
-        "layer reads quantised keys and values in the prompt's own forward too. For formats, alone or behind a policy.",
+        "How the prompt is read before its cache is quantised.",
         metavar="exact|quantised",
         among=("exact", "quantised"),
         later=True,
     )
     steps: int | None = placed(
         None,
-        "Steps after the prompt, instead of --prefix: the prompt has n - 1 - STEPS tokens.",
+        "Steps after the prompt, instead of --prefix.",
         between=(1, MOST),
         excludes={"prefix": "the prompt has n - 1 - {value} tokens"},
         later=True,
     )
     question: str | None = placed(
         None,
-        "Of a text such as needle:pairs=16,answer=1, instead of --steps: whether the question is inside the prompt, or "
-        "outside, behind it. The table then has the loss and the rank of the answer's tokens.",
+        "Where the question of a needle:… text stands, instead of --steps.",
         metavar="inside|outside",
         among=("inside", "outside"),
         excludes={"prefix": "the prompt ends at the question", "steps": "the prompt ends at the question"},
@@ -134,54 +125,46 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     )
     greedy_steps: int = placed(
         0,
-        "Also this many steps of greedy decoding from the prompt, compared with those of exact attention.",
+        "Also compare this many steps of greedy decoding.",
         between=(0, MOST),
         later=True,
     )
-    per_layer: bool = placed(False, "Also replace each of these layers alone.")
+    per_layer: bool = placed(False, "Also replace each layer alone.")
     per_head: bool = placed(
         False,
-        "Also replace each KV head of these layers alone, and print which local number predicts the damage.",
+        "Also replace each KV head alone: which local number predicts the damage?",
         later=True,
     )
     plan: str | None = placed(
         None,
-        "With --phase decode: also a plan of budgets for each policy that compresses, at each d. It gives each KV head "
-        "its own number of keys, with a mean of d, by the residual error, the row error or the lost mass of each head "
-        "alone, on other windows. measured is the residual error times the sensitivity of its layer, measured with "
-        "random keys. The control has these budgets at random heads, and LAVa's budgets stand beside it. The run's "
-        "folder gets the plans.",
-        metavar="residual|measured|row|mass",
+        "With decode: also a plan of budgets by head, by residual, measured, row or mass.",
+        metavar="NUMBER",
         among=("residual", "measured", "row", "mass"),
         later=True,
     )
     plan_windows: int = placed(
         4,
-        "The windows on which a plan is made. They follow the measured ones in the text.",
+        "Windows on which a plan is made, behind the measured ones.",
         between=(1, MOST),
         later=True,
     )
-    lines: bool = placed(
-        False, "Read lines of the text (at least n/2 tokens, cut at n) instead of windows of n tokens."
-    )
-    batch: int = placed(1, "Windows in one forward pass; lines are padded.", between=(1, MOST))
-    seed: int = opt(0, "Seed of the methods' random draws and of the masked words.")
-    repeats: int = opt(1, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
+    lines: bool = placed(False, "Read lines of the text instead of windows of n tokens.")
+    batch: int = placed(1, "Windows in one forward pass.", between=(1, MOST))
+    seed: int = opt(0, "Seed of random draws and of masked words.")
+    repeats: int = opt(1, "Seeds of random methods, from --seed on.", between=(1, MOST))
     arithmetic: tuple[str, ...] | None = opt(
         None,
-        "Also run each method in the arithmetic of these formats, emulated as `attnprobe rounding` does, and in "
-        "float64, from which the model's drift is measured then; FORMAT:MODEL names what is rounded, and every is the "
-        "model that is not written.",
+        "Also run each method in the arithmetic of these formats, such as bf16.",
         group=NUMBERS,
-        metavar=f"{'|'.join(FORMATS)}[:{'|'.join(ARITHMETICS)}]",
+        metavar="FORMAT[:MODEL],…",
         parse=arithmetics,
         later=True,
     )
     model_dtype: str = opt(
         "float32",
-        "The dtype of the model; auto takes that of its configuration. Methods run in float32 or float64.",
+        "The dtype of the model; auto is that of its configuration.",
         group=NUMBERS,
-        metavar="auto|float64|float32|bfloat16|float16",
+        metavar="DTYPE",
         among=("auto", "float64", "float32", "bfloat16", "float16"),
         called="model dtype",
     )
@@ -245,16 +228,12 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 class InjectOutput(Output, Gates):
     format_: str = shown(
         "table",
-        "Format of the output on stdout. llamacpp, with --phase decode, is the block of statistics that llama.cpp's "
-        "perplexity tool prints of a divergence, for each method.",
+        "table, json, jsonl, csv, md, latex, github; with decode llamacpp.",
         flag="--format",
-        metavar=metavar(LLAMACPP),
+        metavar="FORMAT",
     )
     plots: tuple[str, ...] = plots_option(
-        "Draw drift by layer and local error against drift (with --per-layer), what rounding adds to both (with "
-        "--arithmetic), and divergence against bytes and steps (with --phase decode), into figures/; inject (--plot "
-        "alone) is all of these.",
-        *("inject", "inject-layers", "inject-local", "inject-rounding", "inject-bytes", "inject-steps"),
+        *("inject", "inject-layers", "inject-local", "inject-rounding", "inject-bytes", "inject-steps")
     )
 
 
@@ -271,13 +250,8 @@ EXPERIMENT = Experiment(
     examples=(
         "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
         "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",
-        "--model minilm --budgets budgets.json",
         "--model minilm --method nystromformer,performer --d 64 --per-layer --arithmetic bf16,fp16",
         "--method skyformer --fail-above drift=0.2",
-    ),
-    python=(
-        "from attnprobe.measure.inject import InjectRequest, measure_drift",
-        'measure_drift(InjectRequest(model="minilm", d=(32, 128))).outcome.records',
     ),
 )
 measure_drift = EXPERIMENT.measure

@@ -29,21 +29,24 @@ class RoundingRequest(Lengths, Budgets, WeightsWords, OnTensors):
 
     methods: tuple[str, ...] = methods_option(
         ("nystromformer", "skyformer", "performer"),
-        "Methods to measure; repeatable and comma-separated. [default: nystromformer, skyformer, performer]",
+        "Methods with options. [default: nystromformer,skyformer,performer]",
     )
     formats: tuple[str, ...] = opt(
-        ("bf16", "fp16"), "Formats of numbers.", metavar="|".join(FORMATS), among=FORMATS, parse=words
+        ("bf16", "fp16"),
+        "Formats of numbers: fp32, tf32, fp16, bf16, fp8-e4m3, fp8-e5m2.",
+        metavar="FORMAT,…",
+        among=FORMATS,
+        parse=words,
     )
     arithmetic: str = opt(
         "every",
-        "What is rounded: the result of every operation; the inputs of products, which add in float32; or what torch's "
-        "autocast computes in the format, products but not exponentials, sums and norms.",
-        metavar="|".join(ARITHMETICS),
+        "What is rounded: every result, tensor-cores (inputs of products), or as autocast does.",
+        metavar="MODEL",
         among=ARITHMETICS,
     )
     goal: float = opt(
         0.1,
-        "What rounding may add, as a part of the method's own error: for the bits needed, and for plans.",
+        "What rounding may add, as a part of the method's own error.",
         metavar="SHARE",
         inside=(0, 1e6),
         choose="a number above 0, such as 0.1",
@@ -54,20 +57,16 @@ class RoundingRequest(Lengths, Budgets, WeightsWords, OnTensors):
     plan: bool = opt(False, "Find the fewest steps that must stay in float32.", flag="--plan/--no-plan")
     published: bool = opt(
         False,
-        "Also run the published code of nystromformer (nystrom-attention), performer (performer-pytorch) and linformer "
-        "(linformer), if their packages are installed: really in the dtype of the format, on a CPU too.",
+        "Also run installed published code: nystrom-attention, performer-pytorch, linformer.",
         later=True,
     )
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws.")
+    seed: int = opt(0, "Seed of random draws.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundingOutput(Output, Gates):
-    plots: tuple[str, ...] = plots_option(
-        "Draw the error added against the method's own, the amplification against condition numbers, shares of steps.",
-        *("rounding", "rounding-condition", "rounding-steps"),
-    )
+    plots: tuple[str, ...] = plots_option("rounding", "rounding-condition", "rounding-steps")
 
 
 OF_STEPS = ("share", "kept")
@@ -83,10 +82,6 @@ EXPERIMENT = Experiment(
         "--method nystromformer,skyformer --d 64 --formats bf16,fp16 --plot",
         "--method mss --d 64 --formats bf16 --plan",
         "--method performer --formats fp16 --fail-above not_finite.max=0 --fail-above bits_needed.p90=11",
-    ),
-    python=(
-        "from attnprobe.measure.rounding import RoundingRequest, measure_rounding",
-        'measure_rounding(RoundingRequest(methods=("performer",), formats=("bf16",))).outcome.records',
     ),
 )
 measure_rounding = EXPERIMENT.measure

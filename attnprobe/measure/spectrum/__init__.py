@@ -42,7 +42,7 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
     \b
     --of takes any method of `attnprobe methods`, and:
       softmax          B, rows sum to 1
-      unnormalised     A = exp(S), divided by its largest entry (log_scale in the JSON)
+      unnormalised     A = exp(S), divided by its largest entry
       gaussian         C_ij = exp(-|q_i - k_j|^2 scale/2)
       lifted-softmax   A over [Q; K], 2n x 2n, positive semidefinite
       lifted-gaussian  C over [Q; K], 2n x 2n, positive semidefinite
@@ -51,30 +51,26 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
 
     of: tuple[str, ...] = opt(
         ("softmax",),
-        "Matrices, and methods with options; repeatable and comma-separated. [default: softmax]",
-        metavar="MATRIX|METHOD[:k=v,…]",
+        "Matrices, and methods with options. [default: softmax]",
+        metavar="NAME[:k=v,…],…",
         of_methods=True,
     )
     kind: str = opt(
         "singular",
-        "Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).",
+        "Singular values, or eigenvalues.",
         metavar="singular|eigen",
         among=("singular", "eigen"),
     )
-    k: int | None = opt(
-        None, "Compute only the k largest values, each with an error. [default: all values up to n = 4096, 64 beyond]"
-    )
-    epsilon: tuple[float, ...] = opt(
-        (0.1, 0.01), "Report the rank d that an approximation needs for these relative errors.", parse=shares
-    )
+    k: int | None = opt(None, "Only the k largest values, each with an error. [default: all up to n = 4096, else 64]")
+    epsilon: tuple[float, ...] = opt((0.1, 0.01), "Relative errors whose rank is reported.", parse=shares)
     d: tuple[int, ...] = opt((128,), "Budgets of methods, such as 16,32,64.", parse=positive_numbers)
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws and of the start block of --k.")
+    seed: int = opt(0, "Seed of random draws, also of --k.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumOutput(Output, Timed):
-    plots: tuple[str, ...] = plots_option("Draw the decay and the cumulative spectrum into figures/.", "spectrum")
+    plots: tuple[str, ...] = plots_option("spectrum")
 
 
 EXPERIMENT = Experiment(
@@ -84,14 +80,9 @@ EXPERIMENT = Experiment(
     output=SpectrumOutput,
     examples=(
         "--of softmax,unnormalised,gaussian --n 1024 --layer all --plot",
-        "--of softmax --weights pretrained,initialized --layer 0,5 --plot",
         "--of softmax,skyformer,nystromformer:inverse=pinv --d 32,128",
         "--of lifted-gaussian --kind eigen --n 512 --format json",
         "--of softmax --n 16384 --k 64",
-    ),
-    python=(
-        "from attnprobe.measure.spectrum import SpectrumRequest, measure_spectra",
-        'measure_spectra(SpectrumRequest(of=("softmax", "skyformer"), layer="all")).outcome.records',
     ),
 )
 measure_spectra = EXPERIMENT.measure

@@ -46,56 +46,48 @@ class StabilityRequest(Split, Dtype, RunRequest):
 
     tasks: tuple[str, ...] = opt(
         ("listops", "text"),
-        "Tasks of the Long Range Arena; repeatable and comma-separated. [default: listops,text]",
+        "Tasks of the Long Range Arena. [default: listops,text]",
         flag="--task",
         metavar="NAME[:k=v,…]",
     )
     methods: tuple[str, ...] = methods_option(
         ("kernelized", "skyformer", "nystromformer", "performer"),
-        "Methods to train with, in addition to self-attention; repeatable and comma-separated. [default: "
-        "kernelized,skyformer,nystromformer,performer]",
+        "Methods beside self-attention. [default: kernelized,skyformer,nystromformer,performer]",
         "NAME[:k=v,…]",
     )
     steps: int = opt(20, "Steps of training.", between=(1, MOST_STEPS))
-    seeds: int = opt(3, "Number of seeds of weights, batches and draws: seed … seed+seeds-1.", between=(1, MOST))
+    seeds: int = opt(3, "Seeds of weights, batches and draws, from --seed on.", between=(1, MOST))
     n: int | None = opt(
         None,
-        "Largest sequence length. [default: the paper's, 2000 for listops, 4000 for text and retrieval, 1024 for the "
-        "others]",
+        "Largest sequence length. [default: the paper's]",
         metavar="N",
         parse=one_length,
     )
     d: tuple[int, ...] = opt((128,), "Budgets, such as 64,128.", parse=positive_numbers)
     batch: int | None = opt(
         None,
-        "Sequences per batch. [default: the paper's, 32 for listops, 16 for text and retrieval, 128 for pathfinder, "
-        "256 for image]",
+        "Sequences in a batch. [default: the paper's]",
         metavar="B",
     )
-    rate: float | None = opt(
-        None, "Learning rate. [default: the paper's, 1e-4, and 2e-4 for retrieval and pathfinder]", metavar="RATE"
-    )
+    rate: float | None = opt(None, "Learning rate. [default: the paper's]", metavar="RATE")
     eps: float = opt(1e-6, "Adam's ε.", inside=(0, 1), choose="a number above 0 and below 1, such as 1e-6")
     target: str = opt(
         OWN,
-        "What methods approximate. own is the Gaussian kernel for methods that can (as in the paper of Skyformer), "
-        "else softmax.",
+        "What methods approximate; own is the Gaussian kernel where a method can.",
         metavar="own|softmax|gaussian",
         among=(OWN, *TARGETS),
     )
     condition_tokens: int = opt(
         256,
-        "Compute condition numbers of attention on this many tokens of the first sequence of each batch; 0 computes "
-        "none.",
+        "Tokens on which attention's condition numbers are computed; 0 computes none.",
         metavar="N",
     )
     seed: int = opt(0, "The first seed.")
     text: str | None = opt(
         None,
-        "Data of the task text: lines of label, tab, text; a folder of .txt files for each label; or any text, whose "
-        "two halves are the classes. [default: imdb; without a hub the embedded text]",
+        "Data of the task text: FILE.tsv, a folder, imdb or any text. [default: imdb]",
         group=SOURCE,
-        metavar="imdb|FILE.tsv|DIR|FILE|wikitext-2|embedded",
+        metavar="TEXT",
     )
 
     def __post_init__(self) -> None:
@@ -105,9 +97,7 @@ class StabilityRequest(Split, Dtype, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityOutput(Output, Gates):
-    plots: tuple[str, ...] = plots_option(
-        "Draw instability, loss, gradient and condition numbers over steps into figures/.", "stability"
-    )
+    plots: tuple[str, ...] = plots_option("stability")
 
 
 GATED = Gated(
@@ -125,10 +115,6 @@ EXPERIMENT = Experiment(
         "--task listops:batch=8,text:n=1000,batch=8 --text reviews.tsv",
         "--task image:data=cifar.npz --seeds 5 --device cuda",
         "--fail-above ratio.max=1",
-    ),
-    python=(
-        "from attnprobe.measure.stability import StabilityRequest, measure_stability",
-        'measure_stability(StabilityRequest(tasks=("listops:n=512,batch=8",), methods=("skyformer",))).outcome.records',
     ),
 )
 measure_stability = EXPERIMENT.measure

@@ -38,22 +38,22 @@ class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
     theorems: tuple[str, ...] = opt(
         ("all",),
-        "Theorems; repeatable and comma-separated. --list shows them. [default: all]",
+        "Theorems, as --list names them. [default: all]",
         flag="--theorem",
         metavar="NAME",
     )
     methods: tuple[str, ...] = methods_option(
         ("skyformer", "nystromformer"),
-        "Methods for statements about any method; repeatable and comma-separated. [default: skyformer,nystromformer]",
+        "Methods for statements about any method. [default: skyformer,nystromformer]",
     )
     epsilon: tuple[float, ...] = opt((0.05, 0.1, 0.2, 0.5), "Relative errors ε.", parse=relative_errors)
-    delta: float = opt(0.1, "The probability δ with which a statement may fail.", metavar="SHARE")
-    target: str = target_option("The exact matrix that methods approximate, in statements about any method.")
+    delta: float = opt(0.1, "Probability δ with which a statement may fail.", metavar="SHARE")
+    target: str = target_option("The exact matrix of statements about any method.")
     seed: int = opt(0, "The first seed.")
-    repeats: int = opt(20, "Number of seeds for measured probabilities: seed … seed+repeats-1.", between=(1, MOST))
+    repeats: int = opt(20, "Seeds of measured probabilities, from --seed on.", between=(1, MOST))
     quadrature: bool | None = opt(
         None,
-        "Estimate traces by quadrature, or decompose the matrix. [default: quadrature beyond n = 4096]",
+        "Estimate traces, or decompose the matrix. [default: quadrature beyond n = 4096]",
         flag="--quadrature/--exact",
     )
 
@@ -62,12 +62,12 @@ class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 class TheoryOutput(Output, Gates):
     listing: bool = opt(
         False,
-        "List the theorems with their statements and costs, and exit.",
+        "List the theorems with their statements and costs.",
         group=OUTPUT,
         flag="--list",
         in_file=False,
     )
-    plots: tuple[str, ...] = plots_option("Draw measured values against bounds into figures/.", "theory")
+    plots: tuple[str, ...] = plots_option("theory")
 
 
 EXPERIMENT = Experiment(
@@ -80,9 +80,5 @@ EXPERIMENT = Experiment(
         subjects=("theorem",),
     ),
     examples=("--list", "--theorem skyformer-theorem-2 --d 64,128 --plot", "--fail-above violated=0"),
-    python=(
-        "from attnprobe.measure.theory import TheoryRequest, measure_theory",
-        'measure_theory(TheoryRequest(d=(64, 128), theorems=("skyformer-theorem-2",))).outcome.records',
-    ),
 )
 measure_theory = EXPERIMENT.measure

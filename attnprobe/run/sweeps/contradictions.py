@@ -70,11 +70,6 @@ def refuse_pairs(given: Given) -> None:
     texts = given.texts
     if texts.get("shard") is not None:
         _refuse_with_shards(given)
-    if texts.get("backend") == "ray" and not texts.get("ray_address"):
-        raise UsageError(
-            f"{given.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
-            "or local for a private one of this machine"
-        )
     text = texts.get("text")
     if given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
         raise UsageError(f"{given.called('split')} names a split of Wikitext-2, but the text is '{text}': drop it")

@@ -167,7 +167,7 @@ PAIRS = [
     ("d: all", 1, "d: 'all' is not a whole number"),
     ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
     ("junit: g.xml", 1, "junit reports gates, but none is set"),
-    ("backend: ray", 1, "backend ray joins a cluster that you name"),
+    ("backend: ray", 1, "backend ray: name the cluster"),
     ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "spectrum takes no gates"),
     ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
     ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),
