@@ -134,7 +134,7 @@ def apart(path: str, windows: int) -> float:
 
 def overhead(record: dict[str, Any], folder: str, backend: Alone | Crew) -> float:
     """Seconds per cell of groups that take no time, beyond the start of the process."""
-    with RecordWriter(Path(folder) / "records.jsonl") as writer:
+    with RecordWriter(Path(folder) / "rows.jsonl") as writer:
         keeper = Keeper(writer)
         backend.run(range(GROUPS), Echo(record), keeper)
         return (perf_counter() - keeper.since) / keeper.count

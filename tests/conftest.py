@@ -253,7 +253,7 @@ def write(tmp_path):
     from error_rows import in_rows
 
     def write_(name, records):
-        with RecordWriter(tmp_path / name / "records.jsonl") as writer:
+        with RecordWriter(tmp_path / name / "rows.jsonl") as writer:
             for index, record in enumerate(records):
                 writer.append(in_rows({**record, "key": f"{name}{index}"}))
         return name

@@ -120,7 +120,7 @@ def compare(
 
     With --pair, compare two methods, of two runs or of one: RIGHT is worse, better, the same or undecided.
 
-    A and B are folders of `attnprobe error`, `inject` or `bench`, or records.jsonl files. Both runs must have the
+    A and B are folders of `attnprobe error`, `inject` or `bench`, or rows.jsonl files. Both runs must have the
     same weights, text, tokenizer, positions and dtype, by their hashes. For bench, both must be from the same machine;
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
@@ -152,7 +152,7 @@ def compare(
         line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)
     }
     for line, path in left_out.items():
-        note(f"{line}: the last command did not ask for them; compare {path}/records.jsonl takes all")
+        note(f"{line}: the last command did not ask for them; compare {path}/rows.jsonl takes all")
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
         comparison = compare_runs(
             records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers, statistic

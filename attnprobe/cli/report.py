@@ -167,5 +167,5 @@ def _rebuilt(
     drawn = [path for path in figures if path.suffix == ".svg"]
     linked = sorted({path for path in (*files, *figures) if path.suffix != ".svg" or path in drawn})
     if folder.resolve() == run.path.resolve():
-        linked += sorted(folder.glob("records*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
+        linked += sorted(folder.glob("rows*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
     return Report(run, shown, drawn, [path.relative_to(page).as_posix() for path in linked])

@@ -93,7 +93,7 @@ class Experiment:
         timings: Timings | None = None,
         **keeps: bool,
     ) -> Session:
-        """Measure every cell that the run's folder lacks, and write ``manifest.json`` and ``records.jsonl`` there.
+        """Measure every cell that the run's folder lacks, and write ``manifest.json`` and ``rows.jsonl`` there.
 
         A method that raises gives a ``failed`` record. A method that does not support a setting gives a ``skipped``
         one. The run goes on after both. The fields of records are on the page of records.

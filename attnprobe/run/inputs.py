@@ -53,7 +53,7 @@ class InputKeeper:
     """Writes `input_statistics` of each layer that a run reads, once for all its cells.
 
     A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
-    ``metrics``, the statistics by name with one number per head. They have a separate file, because ``records.jsonl``
+    ``metrics``, the statistics by name with one number per head. They have a separate file, because ``rows.jsonl``
     has only cells. A layer without unfinished cells is not read for them, and existing records are not made again.
 
     Args:

@@ -23,12 +23,12 @@ WORDS = {  # columns of frames that are no field of a line of kind ``cell``
 
 INTRO = """# Records
 
-A run's folder holds three kinds of data. Shards have files of their own, such as `records-I-of-N.jsonl`;
+A run's folder holds three kinds of data. Shards have files of their own, such as `rows-I-of-N.jsonl`;
 attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
-| `records.jsonl` | JSON objects: a line for each row of a cell, then the line of kind `cell` that ends it |
+| `rows.jsonl` | JSON objects: a line for each row of a cell, then the line of kind `cell` that ends it |
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 
@@ -45,7 +45,7 @@ generated from the types in `attnprobe/frame/rows.py` and `attnprobe/measure/COM
 Each line is checked when it is read.
 
 - An invalid line is left out. stderr and the report name its file, number and field, such as
-  `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
+  `runs/a/rows.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
   field of the manifest.
 - The other lines are shown. The exit code of `report` and `compare` is 4, and that of `compare` is 1 if there is a
   regression.

@@ -55,7 +55,7 @@ def test_error_measures_each_method_at_each_budget_beside_v_mean(run, qkv, tmp_p
     assert {"bad_rows.mean", "inverse_residual.mean"} <= set(rows["skyformer", 8])
     assert {row["d"] for row in result["rows"] if row["method"] == "lower-bound"} <= {8, 16}
     assert result["source"]["qkv_sha256"]
-    lines = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "r/rows.jsonl").read_text().splitlines()]
     cells = [line for line in lines if line["kind"] == "cell"]
     assert len(cells) == len({cell["key"] for cell in cells}) == 7  # two bounds, V-Mean, two budgets of each
     sky = next(cell for cell in cells if cell["method"] == "skyformer")
@@ -124,7 +124,7 @@ def test_only_seconds_differ_between_two_runs(run, qkv, tmp_path):
         run("error", "--qkv", qkv, "--method", "skyformer:sampler=rls,kernelized", "--d", "8", "--out", name)
 
     def read(name):
-        return [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (tmp_path / name / "rows.jsonl").read_text().splitlines()]
 
     for one, other in zip(read("a"), read("b"), strict=True):
         assert {**one, "seconds": 0, "run": ""} == {**other, "seconds": 0, "run": ""}
@@ -309,7 +309,7 @@ def test_an_end_that_is_asked_for_keeps_what_is_done_and_says_how_to_go_on(sent,
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=listening
     )
-    records = tmp_path / "r/records.jsonl"
+    records = tmp_path / "r/rows.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (records.exists() and b'"svd"' in records.read_bytes()):
         time.sleep(0.05)

@@ -111,7 +111,7 @@ Numbers = dict[tuple[Place, str], str]
 
 def records_of(folder: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The numbers that a run's folder holds: a place, a metric, and its value."""
-    for record in _cells(folder / "records.jsonl"):
+    for record in _cells(folder / "rows.jsonl"):
         place = _place(record)
         for name in ("status", "seed", "duplicates", "row_tolerance", "matrix_tol"):
             yield place, name, record.get(name)

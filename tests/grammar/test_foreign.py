@@ -72,9 +72,9 @@ def test_exceptions_say_what_they_can():
 
 
 def test_records_hold_printable_text(tmp_path):
-    with RecordWriter(tmp_path / "records.jsonl") as writer:
+    with RecordWriter(tmp_path / "rows.jsonl") as writer:
         writer.append({"key": "k", "status": "ok", "method": HOSTILE, "options": {HOSTILE: [HOSTILE]}})
-    (record,) = read_records(tmp_path / "records.jsonl")
+    (record,) = read_records(tmp_path / "rows.jsonl")
     assert record["method"] == printable(HOSTILE) and record["options"] == {printable(HOSTILE): [printable(HOSTILE)]}
     assert plain({"path": tmp_path / HOSTILE.replace("\x00", "")})["path"].endswith(r"\U000e0041\x0d!")
     assert not obeyed(strict_json(HOSTILE))

@@ -37,7 +37,7 @@ def model(tmp_path):
     return save(seeded(lambda: BertModel(bert_config())), tmp_path / "model")
 
 
-FILES = ("records.jsonl", "inputs.jsonl")
+FILES = ("rows.jsonl", "inputs.jsonl")
 
 
 def source(model, text, notify=lambda line: None, **options):
@@ -285,7 +285,7 @@ def test_a_run_whose_captures_are_there_imports_nothing_that_it_does_not_use(cac
         script = f"NOT_NEEDED = {HEAVY.split()}{LATER}"
         command = [sys.executable, "-c", script, *args, "--no-matrix", "--device", "cpu"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        records = [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+        records = [json.loads(line) for line in (tmp_path / name / "rows.jsonl").read_text().splitlines()]
         for record in records:
             record.pop("run"), record.pop("seconds")
         return done.stderr.splitlines()[-1], records

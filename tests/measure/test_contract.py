@@ -68,7 +68,7 @@ def ask(run):
 
 def records(folder):
     """The lines that end cells."""
-    lines = [json.loads(line) for line in Path(folder, "records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in Path(folder, "rows.jsonl").read_text().splitlines()]
     return [line for line in lines if "schema" in line]
 
 
@@ -91,7 +91,7 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
     assert {"schema", "command", "source", "rows", "run"} <= set(actual) and actual["command"] == name
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert manifest["status"] == "finished" and manifest["config"]["device"]["origin"] == "command line"
-    first, left = Path("r/records.jsonl").read_bytes(), files("r")
+    first, left = Path("r/rows.jsonl").read_bytes(), files("r")
     assert {path.suffix for path in left} >= {".md", ".csv", ".json", ".tex", ".svg", ".png", ".pdf"}
 
     for kind in ("tables", "figures"):
@@ -101,7 +101,7 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
     for format_ in ("table", "json"):  # tests/show has every format
         code, out, err = ask(name, "--out", "r", "--format", format_)
         assert code == 0 and "skyformer" in out, (format_, err)
-    assert Path("r/records.jsonl").read_bytes() == first and left.items() <= files("r").items()
+    assert Path("r/rows.jsonl").read_bytes() == first and left.items() <= files("r").items()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -109,7 +109,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with(ask, name):
     """Where its last record was torn: what is there stays, and the rest is measured as in a whole run."""
     begin = perf_counter()
     assert ask(name, "--out", "r")[0] == 0
-    path, whole = Path("r/records.jsonl"), records("r")
+    path, whole = Path("r/rows.jsonl"), records("r")
     assert all(0 < seconds < perf_counter() - begin for record in whole if (seconds := record.get("seconds")))
     *kept, last = path.read_text().splitlines(keepends=True)
     path.write_text("".join(kept) + last[: len(last) // 2])

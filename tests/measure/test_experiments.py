@@ -122,7 +122,7 @@ def test_a_method_that_cannot_run_is_a_skipped_row(run, inputs, tmp_path, monkey
     command, reason = COMMANDS[name]
     monkeypatch.chdir(inputs)
     code, out, err = run(*command.split(), "--device", "cpu", "--out", tmp_path / "r")
-    lines = (tmp_path / "r" / "records.jsonl").read_text().splitlines()
+    lines = (tmp_path / "r" / "rows.jsonl").read_text().splitlines()
     records = [record for line in lines if "schema" in (record := json.loads(line))]  # rows have none
     skipped = [record for record in records if record["status"] == "skipped"]
     assert code == 0 and "skipped" in out, err

@@ -21,7 +21,7 @@ from attnprobe.run.sweeps.yaml_file import IN_WHEEL, packaged_sweeps, sweep_file
 URL = "https://github.com/attnprobe/attnprobe"
 SAFE: dict = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 has filters
 in_checkout = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a checkout")
-STRAY = ("notes.txt", "secret.env", "outputs/run/records.jsonl", "node_modules/x.js", "shared/data.txt")
+STRAY = ("notes.txt", "secret.env", "outputs/run/rows.jsonl", "node_modules/x.js", "shared/data.txt")
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ while kills:
 
 def whole_cells(folder):
     found = bits(read_records(folder))
-    lines = map(json.loads, (folder / "records.jsonl").read_bytes().splitlines())
+    lines = map(json.loads, (folder / "rows.jsonl").read_bytes().splitlines())
     assert len(found) == sum(line["kind"] == "cell" for line in lines)  # none is measured twice
     return found
 

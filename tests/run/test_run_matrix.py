@@ -125,9 +125,9 @@ def test_a_run_that_goes_on_has_the_numbers_of_one_without_interruption(source, 
     """Killed after each of these records: at the end of a batch of four and in its midst."""
     monkeypatch.setattr(plan_file, "MOST_SHARED", 4)
     whole, _, _ = measured(source, tmp_path, "whole", **MANY)
-    path = tmp_path / "r/records.jsonl"
+    path = tmp_path / "r/rows.jsonl"
     path.parent.mkdir()
-    lines = lines_of_cells(tmp_path / "whole/records.jsonl")
+    lines = lines_of_cells(tmp_path / "whole/rows.jsonl")
     torn = lines[kept][:50] if kept < len(lines) else b""
     path.write_bytes(b"".join(lines[:kept]) + torn)
     shutil.copy(tmp_path / "whole/manifest.json", path.parent)  # without it the folder is not a run's
@@ -151,7 +151,7 @@ def test_an_interruption_keeps_the_batches_that_are_done(source, tmp_path, monke
     monkeypatch.setattr(run_file, "shared_matrix_errors", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measured(source, tmp_path, **MANY)
-    assert len(lines_of_cells(tmp_path / "r/records.jsonl")) == 2 + 2 * 4  # bounds, two batches
+    assert len(lines_of_cells(tmp_path / "r/rows.jsonl")) == 2 + 2 * 4  # bounds, two batches
     again, outcome, _ = measured(source, tmp_path, **MANY)
     assert outcome.done_before == 10 and without_time(again) == without_time(whole)
     sizes = [len(args[1]) for args in calls]

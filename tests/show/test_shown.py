@@ -35,7 +35,7 @@ def shown(folder):
 def changed(folder, change):
     """A run whose cells are changed."""
     folder.mkdir(exist_ok=True)
-    with RecordWriter(folder / "records.jsonl") as writer:
+    with RecordWriter(folder / "rows.jsonl") as writer:
         for cell in change:
             writer.append(cell)
     return folder

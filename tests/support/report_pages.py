@@ -23,7 +23,7 @@ def records(**changes):
 
 def a_folder(path, some, manifest=None):
     path.mkdir(parents=True)
-    (path / "records.jsonl").write_text(
+    (path / "rows.jsonl").write_text(
         "".join(strict_json(line) + "\n" for cell in as_rows(some) for line in lines_of(cell))
     )
     if manifest is not None:

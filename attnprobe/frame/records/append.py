@@ -33,7 +33,7 @@ class RecordWriter:
             names it.
 
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "records.jsonl"
+    >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
     >>> with RecordWriter(path) as writer:
     ...     writer.append({"key": "k", "status": "ok", "metrics": {"output_spectral": [0.5, float("nan")]}})
     >>> path.read_text()

@@ -229,8 +229,8 @@ Place = TypeVar("Place", bound=Hashable)
 class Shard:
     """Part ``index`` of ``count``, from 1 on.
 
-    >>> str(Shard(2, 8)), Shard(2, 8).of(Path("records.jsonl")).name
-    ('2/8', 'records-2-of-8.jsonl')
+    >>> str(Shard(2, 8)), Shard(2, 8).of(Path("rows.jsonl")).name
+    ('2/8', 'rows-2-of-8.jsonl')
     """
 
     index: int

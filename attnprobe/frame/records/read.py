@@ -78,7 +78,7 @@ def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) ->
 
 @checked()
 def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
-    """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), unchecked.
+    """The records of a file, or of a run's directory (every ``rows*.jsonl`` in it, by name), unchecked.
 
     An incomplete last line is left out. Of records with one key the last counts, but a record that is not ok never
     replaces one that is. `read_typed` checks types too.
@@ -136,9 +136,9 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
     path = Path(path)
     with reading(path):
         if path.is_dir():
-            files = sorted(path.glob("records*.jsonl"))
+            files = sorted(path.glob("rows*.jsonl"))
             if not files:
-                raise UsageError(f"{path}: no records*.jsonl in this directory; is it a run?")
+                raise UsageError(f"{path}: no rows*.jsonl in this directory; is it a run?")
             return files
         if not path.exists():
             raise UsageError(f"{path}: no such file or run directory")

@@ -182,7 +182,7 @@ def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> 
     >>> cell = {"schema": 1, "kind": "cell", "key": "a", "command": "error", "status": "ok", "method": "x", "lines": 2}
     >>> rows = [{"kind": "head", "key": "a", "head": head, "output_spectral": 0.5 / (1 + head)} for head in (0, 1)]
     >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "records.jsonl").write_text("\\n".join(map(json.dumps, [*rows, {**cell, **place}])))
+    >>> _ = (folder / "rows.jsonl").write_text("\\n".join(map(json.dumps, [*rows, {**cell, **place}])))
     >>> open_run(folder).frame()["output_spectral"].tolist()
     [0.5, 0.25]
     """

@@ -115,7 +115,7 @@ def unlike(cells):
 def write(folder, cells):
     folder.mkdir(exist_ok=True)
     lines = [line for cell in cells for line in lines_of(cell)]
-    (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def shown(folder, out, plot):
@@ -158,14 +158,14 @@ def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, t
     (bad,) = actual.malformed
     line = len(records[0]["rows"]) + 1
     assert str(bad) == (
-        f"{tmp_path / 'r/records.jsonl'}:{line}: record {records[0]['key']}: field n: expected a valid integer, "
+        f"{tmp_path / 'r/rows.jsonl'}:{line}: record {records[0]['key']}: field n: expected a valid integer, "
         'got "many"'
     )
     assert [one["key"] for one in actual.records] == [one["key"] for one in records[1:]]
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none"])
     assert result.exit_code == 4, result.output
     assert result.stderr.count(f"{bad}; it is left out") == 1
-    assert f"records.jsonl:{line}" in (tmp_path / "r/report.html").read_text()
+    assert f"rows.jsonl:{line}" in (tmp_path / "r/report.html").read_text()
     write(tmp_path / "rest", records[1:])
     alone = CliRunner().invoke(cli, ["report", str(tmp_path / "rest"), "--plot", "none", "--format", "jsonl"])
     assert CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none", "--format", "jsonl"]).stdout == (
@@ -262,7 +262,7 @@ def test_inputs_that_are_none_are_named_and_the_rest_is_shown(tmp_path):
     assert result.exit_code == 4 and f"{path}:1: field key: missing; it is left out" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["records.jsonl", "manifest.json", "inputs.jsonl"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "manifest.json", "inputs.jsonl"])
 def test_a_named_pipe_is_refused_and_not_waited_for(name, tmp_path):
     shutil.copytree(RUNS / "bench", tmp_path / "r")
     (tmp_path / "r" / name).unlink(missing_ok=True)
@@ -273,7 +273,7 @@ def test_a_named_pipe_is_refused_and_not_waited_for(name, tmp_path):
 
 def test_a_line_without_end_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("attnprobe.frame.records.read.LONGEST", 2000)
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     good = {"schema": 1, "key": "a"}
     long = {**good, "key": "b", "x": "y" * 10_000}
     path.write_text("".join(json.dumps(one) + "\n" for one in [good, long, {**good, "key": "c"}]))
@@ -294,7 +294,7 @@ def test_json_that_python_cannot_hold_is_a_line_that_is_no_record(text, tmp_path
     good = cell_without_rows("bench")
     line = json.dumps({**good, "key": "b"}).replace('"n": ', f'"n": {text}, "was": ', 1)
     assert text in line
-    (tmp_path / "records.jsonl").write_text(f"{json.dumps(good)}\n{line}\n")
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(good)}\n{line}\n")
     actual = read_run(tmp_path)
     assert [one["key"] for one in actual.records] == [good["key"]] and [one.line for one in actual.malformed] == [2]
 

@@ -75,8 +75,8 @@ OURS = {
     ),
     "another shard's lock": lambda run: emptied(run) or (run / ".lock-1-of-2").touch(),
     "a shard": lambda run: (run / "manifest.json").rename(run / "manifest-1-of-2.json"),
-    "a torn last line": lambda run: (run / "records.jsonl").open("a").write('{"key":'),
-    "no records yet": lambda run: (run / "records.jsonl").write_text(""),
+    "a torn last line": lambda run: (run / "rows.jsonl").open("a").write('{"key":'),
+    "no records yet": lambda run: (run / "rows.jsonl").write_text(""),
     "a user's notes": lambda run: (run / "notes.md").write_text("mine"),
 }
 
@@ -91,7 +91,7 @@ def test_a_folder_that_is_ours_is_gone_on_with(case, run):
 
 @pytest.mark.parametrize("text", ["my own notes", "a\nb", '{"a":1}\n', "[1,2]\n", '{"schema":1}\n', "\n\nnotes"])
 def test_a_writer_leaves_a_file_of_something_else(text, tmp_path):
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match="not a record"), RecordWriter(path):
         pass
@@ -100,8 +100,8 @@ def test_a_writer_leaves_a_file_of_something_else(text, tmp_path):
 
 def test_a_writer_does_not_follow_a_link(tmp_path):
     (tmp_path / "notes").write_text("")
-    (tmp_path / "records.jsonl").symlink_to("notes")
-    with pytest.raises(UsageError, match=r"records\.jsonl"), RecordWriter(tmp_path / "records.jsonl") as writer:
+    (tmp_path / "rows.jsonl").symlink_to("notes")
+    with pytest.raises(UsageError, match=r"records\.jsonl"), RecordWriter(tmp_path / "rows.jsonl") as writer:
         writer.append({"key": "a"})
     assert (tmp_path / "notes").read_text() == ""
 
@@ -114,7 +114,7 @@ def test_what_is_written_takes_the_place_of_the_earlier(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../beside.txt", "figures/../../beside.txt", "records.jsonl", "notes.md", "figures/.."]
+    "name", ["../beside.txt", "figures/../../beside.txt", "rows.jsonl", "notes.md", "figures/.."]
 )
 def test_another_name_is_never_written(name, run):
     before = snapshot(run.parent)

@@ -45,7 +45,7 @@ def write(path, *records):
 
 
 def test_what_is_written_is_read(tmp_path):
-    path = tmp_path / "deep" / "records.jsonl"
+    path = tmp_path / "deep" / "rows.jsonl"
     records = [record("a", reason="é\u2028\n\ud800", d=None), record("b", options={"r": 0.1, "z": 1}, heads=(0, 5))]
     write(path, *records)
     assert read_records(path) == [{"schema": SCHEMA, **plain(one)} for one in records]
@@ -81,7 +81,7 @@ def test_a_torn_last_line_at_every_offset(tmp_path):
     write(whole, record("first"), record("second", reason="é, \u2028 and }"))
     data = whole.read_bytes()
     first = data.index(b"\n")
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
         # a record is whole as soon as its closing brace is there
@@ -93,7 +93,7 @@ def test_a_torn_last_line_at_every_offset(tmp_path):
 
 
 def test_a_torn_line_longer_than_a_block_and_one_of_binary_rubbish(tmp_path):
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     write(path, record("a"))
     sound = path.read_bytes()
     for torn in (b'{"key":"' + b"x" * 300_000, b"\0" * 4096, b"\xff\xfe", b"[1,2]", b"17"):
@@ -107,7 +107,7 @@ def test_a_torn_line_longer_than_a_block_and_one_of_binary_rubbish(tmp_path):
     "line", [b"{torn", b"[]", b"17", b'{"key":"a"}', b'{"schema":"1"}', b'{"schema":0}', b'{"schema":true}', b"\xff"]
 )
 def test_a_broken_line_elsewhere_is_named(tmp_path, line):
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     sound = strict_json({"schema": 1, **record("a")}).encode()
     path.write_bytes(b"\n".join([sound, line, sound, b""]))
     with pytest.raises(UsageError, match=r"records\.jsonl:2: "):
@@ -123,16 +123,16 @@ def test_reasons_of_missing_maps_that_are_no_words_are_left_out(tmp_path):
 
 
 def test_a_newer_schema_is_refused(tmp_path):
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     path.write_text(strict_json({"schema": SCHEMA + 1, "key": "a"}) + "\n")
     with pytest.raises(UsageError, match=rf"records\.jsonl:1: schema {SCHEMA + 1} is newer"):
         read_records(path)
 
 
 def test_shards_are_read_together_and_a_key_counts_once(tmp_path):
-    write(tmp_path / "records-1.jsonl", record("a", status="failed"), record("b", seconds=1.0))
-    write(tmp_path / "records-2.jsonl", record("a", status="ok"), record("b", status="failed"))
-    write(tmp_path / "records.jsonl", record("c", seconds=1.0), record("c", seconds=2.0))
+    write(tmp_path / "rows-1.jsonl", record("a", status="failed"), record("b", seconds=1.0))
+    write(tmp_path / "rows-2.jsonl", record("a", status="ok"), record("b", status="failed"))
+    write(tmp_path / "rows.jsonl", record("c", seconds=1.0), record("c", seconds=2.0))
     (tmp_path / "other.jsonl").write_text("not a record\n")
     actual = {one["key"]: one for one in read_records(tmp_path)}
     assert [actual[key]["status"] for key in "abc"] == ["ok", "ok", "ok"]
@@ -158,7 +158,7 @@ for i in range(300):
 
 def test_four_processes_append_to_one_file(tmp_path):
     """Whole lines only, none lost, also while others open the file and look for a torn line."""
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     workers = [subprocess.Popen([sys.executable, "-c", WORKER, path, str(i)]) for i in range(4)]
     assert [worker.wait(timeout=120) for worker in workers] == [0] * 4
     actual = read_records(path)
@@ -184,7 +184,7 @@ with RecordWriter(sys.argv[1]) as writer:
 
 def test_a_write_that_falls_short_is_taken_back(tmp_path):
     """A file-size limit cuts a line in two as a full disk does: what was whole stays, the next append is sound."""
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     done = subprocess.run([sys.executable, "-c", LIMITED, path], capture_output=True, text=True, check=True)
     count, message = done.stdout.split(" ", 1)
     assert 0 < int(count) < 100
@@ -196,7 +196,7 @@ def test_a_write_that_falls_short_is_taken_back(tmp_path):
 def test_what_cannot_be_written_is_a_usage_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "link to nothing").symlink_to(tmp_path / "nothing")
-    below = tmp_path / "file" / "records.jsonl"
+    below = tmp_path / "file" / "rows.jsonl"
     attempts = [
         lambda: write(below),
         lambda: write(tmp_path),
@@ -284,7 +284,7 @@ def test_importing_records_is_light():
 
 def test_a_file_with_any_bytes_changed_is_read_or_refused_by_name(tmp_path):
     """Bytes overwritten, removed, doubled or inserted at random: what comes back are records, or one clear error."""
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     with RecordWriter(path) as writer:
         for number in range(6):
             writer.append({"key": f"k{number}", "status": "ok", "metrics": {"output_spectral": [0.5, None, 1e-7]}})

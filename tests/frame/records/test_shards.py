@@ -66,7 +66,7 @@ def test_shards_together_are_the_run_without_shards(run, file, name):
     for index in ("1/3", "2/3", "3/3"):
         code, out, err = run(*args, "--out", "shards", "--shard", index)
         assert code == 0 and f"shard {index}" in err, err
-        parts.append(read_records(f"shards/records-{index.replace('/', '-of-')}.jsonl"))
+        parts.append(read_records(f"shards/rows-{index.replace('/', '-of-')}.jsonl"))
     places = [
         {(one["n"], one["window"], one["layer"], one["source"].get("scale_inputs")) for one in part} for part in parts
     ]
@@ -101,7 +101,7 @@ def test_the_run_without_shards_gathers_them(run, file):
     code, out, err = run(*args, "--out", "r", "--plot", "--fail-above", "output_spectral=1e9")
     assert code == 0 and "gates passed" in err
     assert Path("r/tables/error.csv").is_file() and list(Path("r/figures").iterdir())
-    assert Path("r/records.jsonl").read_bytes() == b""  # nothing was measured again
+    assert Path("r/rows.jsonl").read_bytes() == b""  # nothing was measured again
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_a_shard_without_a_group_is_fine(run, file):
     for index in ("1/3", "2/3", "3/3"):
         code, out, err = run("error", "--qkv", file, "--layer", "0", "--d", "4", "--out", "r", "--shard", index)
         assert code == 0, err
-    assert [len(read_records(path)) > 0 for path in sorted(Path("r").glob("records-*"))] == [True, False, False]
+    assert [len(read_records(path)) > 0 for path in sorted(Path("r").glob("rows-*"))] == [True, False, False]
     assert open_run("r").notes == []
 
 

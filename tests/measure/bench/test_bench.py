@@ -617,12 +617,12 @@ def test_a_command_without_gates_refuses_them(run, tmp_path):
 
 def test_runs_of_different_machines_are_not_compared(run, tmp_path):
     measured(tmp_path, "a")
-    lines = (tmp_path / "a/records.jsonl").read_text().splitlines()
+    lines = (tmp_path / "a/rows.jsonl").read_text().splitlines()
     (tmp_path / "b").mkdir()
     other = [json.loads(line) for line in lines]
     for one in other:
         one |= {"cpu": "Z80", "threads": 64} if "schema" in one else {}
-    (tmp_path / "b/records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in other))
+    (tmp_path / "b/rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in other))
     code, _, err = run("compare", "a", "b")
     threads = machine("cpu")["threads"]
     assert code == 2 and "Z80" in err and f"threads {threads} in A, 64 in B" in err
@@ -630,7 +630,7 @@ def test_runs_of_different_machines_are_not_compared(run, tmp_path):
 
 def test_a_slower_method_is_a_regression(run, tmp_path):
     measured(tmp_path, "a", n=(64,))
-    lines = [json.loads(line) for line in (tmp_path / "a/records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "a/rows.jsonl").read_text().splitlines()]
     for name, factor in (("same", 1.0), ("slow", 3.0)):
         methods = {one["key"]: one["method"] for one in lines if "schema" in one}
         for one in (line for line in lines if line["kind"] == "time"):
@@ -639,7 +639,7 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
             one |= {"exact_seconds": scale, "seconds": scale * time, "ratio_to_exact": time}
             one |= {"repeated_seconds": scale} if "repeated_seconds" in one else {}
         (tmp_path / name).mkdir()
-        (tmp_path / name / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        (tmp_path / name / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     assert run("compare", "same", "same")[0] == 0
     code, out, err = run("compare", "same", "slow", "--format", "json")
     assert code == 1, err

@@ -514,7 +514,7 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
         for row in trials:
             errors = actual.tried[row["d"]][row["head"]]
             assert row["error"] == errors[actual.needed - 1] and row["median"] == pytest.approx(np.median(errors))
-    assert "NaN" not in (tmp_path / "r/records.jsonl").read_text()
+    assert "NaN" not in (tmp_path / "r/rows.jsonl").read_text()
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert (manifest["command"], manifest["status"]) == ("budget", "finished")
     assert manifest["plan"]["epsilons"] == [0.5, 1.5] and manifest["plan"]["metric"] == RELATIVE

@@ -289,8 +289,8 @@ def test_a_cell_that_ran_out_of_time_does_not_run_again_beside_others(qkv, tmp_p
     first = {record["method"]: record for record in measure_errors(ErrorRequest(**asked)).outcome.records}
     for reason, runs in (("timeout: took longer", 0), ("it broke", 1)):
         kept = [first["lower-bound"], first["vmean"], {**first["window"], "status": "failed", "reason": reason}]
-        (tmp_path / "r" / "records.jsonl").unlink()
-        with RecordWriter(tmp_path / "r" / "records.jsonl") as writer:
+        (tmp_path / "r" / "rows.jsonl").unlink()
+        with RecordWriter(tmp_path / "r" / "rows.jsonl") as writer:
             for cell in kept:
                 writer.append(cell)
         calls, entry = [], METHODS["window"]

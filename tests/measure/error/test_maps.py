@@ -188,7 +188,7 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
     request = {"methods": ("skyformer,performer",), "repeats": 2}
     bare = measured(source, tmp_path, "a", maps=False, **request)
     assert not (tmp_path / "a/maps").exists()
-    lines = (tmp_path / "a/records.jsonl").read_bytes()
+    lines = (tmp_path / "a/rows.jsonl").read_bytes()
     whole = measured(source, tmp_path, "b", **request)
 
     def timeless(session):
@@ -196,7 +196,7 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
 
     assert timeless(bare) == timeless(whole)
     later = measured(source, tmp_path, "a", **request)  # the same folder, now with maps
-    assert later.outcome.measured == 0 and (tmp_path / "a/records.jsonl").read_bytes() == lines
+    assert later.outcome.measured == 0 and (tmp_path / "a/rows.jsonl").read_bytes() == lines
     assert files(tmp_path / "a") == files(tmp_path / "b")
     for dropped in files(tmp_path / "a"):  # the exact matrix's, and each method's
         (tmp_path / "a/maps" / dropped).unlink()

@@ -383,7 +383,7 @@ def test_a_window_gives_the_same_alone_and_in_a_batch(ask, tmp_path):
     for a, b in zip(alone, together, strict=True):
         assert a["key"] != b["key"] and steps(a)["kl"] == pytest.approx(steps(b)["kl"], rel=1e-3, abs=1e-8)
         assert metrics(a)["greedy_match"] == metrics(b)["greedy_match"]
-    path = tmp_path / "b" / "records.jsonl"
+    path = tmp_path / "b" / "rows.jsonl"
     whole = path.read_text()
     lines = whole.splitlines(keepends=True)
     ends = [number for number, line in enumerate(lines) if "schema" in json.loads(line)]

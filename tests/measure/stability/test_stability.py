@@ -656,7 +656,7 @@ def test_the_config_is_a_plan(run):
 
 def test_settings_that_do_not_pair_have_no_ratio(small):
     assert small("--seeds", "1", "--method", "kernelized", "--out", "r", tasks="listops")[0] == 0
-    path = Path("r/records.jsonl")
+    path = Path("r/rows.jsonl")
     cells = [record for record in read_records("r") if record["method"] != "softmax"]
     keys = {cell["key"] for cell in cells}
     path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines() if json.loads(line)["key"] in keys))
@@ -762,7 +762,7 @@ def test_all_tasks_in_the_papers_setting_and_a_task_from_two_texts(tmp_path):
         lost = {"status": "failed", "reason": "no luck", "rows": []} if task != "text" else {}
         place = {"task": task, "source": {"task": task, "text_sha256": text}, "key": f"{task}{text}"}
         cells.append({**softmax, **place, "paper_n": 64, "paper_batch": 2, **lost})
-    with RecordWriter(tmp_path / "records.jsonl") as writer:
+    with RecordWriter(tmp_path / "rows.jsonl") as writer:
         for cell in cells:
             writer.append(cell)
     [view] = views(open_run(tmp_path))

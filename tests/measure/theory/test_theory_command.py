@@ -215,7 +215,7 @@ def test_a_cell_is_a_theorem_on_a_layer_with_a_row_for_each_statement_and_head(f
     assert details[-1]["value"] == 2 * one[3]["measured"] == details[1]["value"]
     places = {(row["d"], row["epsilon"], row["delta"]): None for row in cells[1]["rows"]}
     assert [*places] == [(d, e, 0.1) for d in (8, 16) for e in (0.1, 0.5)]
-    raw = (tmp_path / "r/records.jsonl").read_text()
+    raw = (tmp_path / "r/rows.jsonl").read_text()
     assert "NaN" not in raw and "Infinity" not in raw
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert manifest["command"] == "theory" and manifest["status"] == "finished"

@@ -104,7 +104,7 @@ def same(run, expected):
     assert [one["key"] for one in run.outcome.records] == [one["key"] for one in expected.outcome.records]
     assert bits(run.outcome.records) == bits(expected.outcome.records) == bits(read_records(run.path))
     assert bits(read_inputs(run.path).records) == bits(read_inputs(expected.path).records)
-    for path in [*run.path.glob("records*"), *run.path.glob("inputs*")]:
+    for path in [*run.path.glob("rows*"), *run.path.glob("inputs*")]:
         lines = map(json.loads, path.read_text().splitlines())
         keys = [line["key"] for line in lines if "schema" in line]  # rows of cells have none
         assert len(keys) == len(set(keys)), path
@@ -136,9 +136,9 @@ def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path)
     assert (run.outcome.measured, run.outcome.done_before) == (len(run.outcome.records), 0)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert [one["threads"] for one in manifest["processes"]] == [1]
-    before = (tmp_path / "r/records.jsonl").read_bytes()
+    before = (tmp_path / "r/rows.jsonl").read_bytes()
     assert measured(command, file, tmp_path / "r", jobs=2).outcome.done_before == len(run.outcome.records)
-    assert (tmp_path / "r/records.jsonl").read_bytes() == before
+    assert (tmp_path / "r/rows.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
@@ -194,9 +194,9 @@ def dying(q, k, v):
     seen.check(total)
     same(run, measured("error", file, tmp_path / "alone", **given))
     assert {record["status"] for record in run.outcome.records} == {"ok"}
-    before = (tmp_path / "r/records.jsonl").read_bytes()
+    before = (tmp_path / "r/rows.jsonl").read_bytes()
     assert measured("error", file, tmp_path / "r", **given, **where).outcome.done_before == total
-    assert (tmp_path / "r/records.jsonl").read_bytes() == before
+    assert (tmp_path / "r/rows.jsonl").read_bytes() == before
 
 
 class Dying:
@@ -722,7 +722,7 @@ def test_the_token_of_a_private_cluster_is_for_its_owner_alone(file, tmp_path):
         run, env={**clean, "HOME": str(tmp_path)}, cwd=tmp_path, check=True, capture_output=True, umask=0o022
     )
     assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "r/records.jsonl").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "r/rows.jsonl").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.slow

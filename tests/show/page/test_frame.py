@@ -35,7 +35,7 @@ def test_the_records_of_a_command_are_what_the_schema_says(command):
     jsonschema = pytest.importorskip("jsonschema")
     check = jsonschema.Draft202012Validator(json.loads(records_schema()))
     seen = set()
-    for line in (RUNS / OF_COMMAND.get(command, command) / "records.jsonl").read_text().splitlines():
+    for line in (RUNS / OF_COMMAND.get(command, command) / "rows.jsonl").read_text().splitlines():
         record = json.loads(line)
         assert check.is_valid(record)
         if "schema" not in record:  # a row
@@ -61,7 +61,7 @@ def test_a_frame_has_the_columns_that_the_page_names(command):
 
 
 def test_a_frame_of_errors_has_a_row_for_each_cell_and_head_with_its_own_numbers():
-    lines = [json.loads(line) for line in (RUNS / "error/records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (RUNS / "error/rows.jsonl").read_text().splitlines()]
     cells = {line["key"]: line for line in lines if line["kind"] == "cell"}
     heads = [line for line in lines if line["kind"] == "head"]
     frame = open_run(RUNS / "error").frame().set_index(["key", "head"])
@@ -95,10 +95,10 @@ def test_a_frame_of_theory_holds_infinity_and_nan():
 
 
 def test_a_seed_of_more_than_64_bits_is_a_row(tmp_path):
-    lines = [json.loads(line) for line in (RUNS / "error/records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (RUNS / "error/rows.jsonl").read_text().splitlines()]
     first = [line for line in lines if line["key"] == lines[0]["key"]]
     rows = [{**line, "seed": 2**100} if line["kind"] == "cell" else line for line in first]
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert open_run(tmp_path).frame()["seed"][0] == 2**100
 
 
