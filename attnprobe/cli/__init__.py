@@ -48,12 +48,7 @@ EXIT_CODES = (
     "143 the same by SIGTERM."
 )
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
-PIPED = 110  # columns of help, at most, and where there is no terminal
-HELP = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": PIPED,
-    "terminal_width": None if "COLUMNS" in os.environ or sys.stdout.isatty() else PIPED,
-}
+HELP = {"help_option_names": ["-h", "--help"]}
 LINE = 1000  # characters of a message about an option
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
 

@@ -118,8 +118,8 @@ def _run(experiment: Experiment, **_: Any) -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     kinds = kinds_from(output.plots, experiment.plots)
     check_shown(output, lambda: [experiment.catalogue])
-    if getattr(output, "listing", False):
-        answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
+    if experiment.list_all is not None and output.listing:
+        answer(experiment.list_all(output.format_), styled=output.format_ == "table")
         return
     above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
     gates = gates_of(request, experiment.name, above, below, getattr(output, "junit", None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from ..run.topics.showing import ALL, NO_FIGURE, Output
 
 if TYPE_CHECKING:
     from ..show.shown import Catalogue
+
+WIDTH = 110  # columns of help
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -113,9 +116,14 @@ class Compact(click.HelpFormatter):
 
 
 class Context(click.Context):
-    """A command's context, whose help is `Compact`."""
+    """A command's context, whose help is `Compact`, and `WIDTH` wide at most, also where there is no terminal."""
 
     formatter_class = Compact
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"max_content_width": WIDTH, **settings})
+        if self.terminal_width is None and "COLUMNS" not in os.environ and not sys.stdout.isatty():
+            self.terminal_width = WIDTH
 
 
 def write_sections(

@@ -68,7 +68,7 @@ def plot_kinds() -> list[str]:
 @cache
 def shape_of(command: str) -> RowTypes | None:
     """The types of a command's rows; None if `EXPERIMENTS` lacks the command."""
-    return experiment(command).part("record:SHAPE") if command in EXPERIMENTS else None
+    return experiment(command).shape if command in EXPERIMENTS else None
 
 
 def read_run(path: str | os.PathLike[str]) -> ReadRecords[JsonObject]:

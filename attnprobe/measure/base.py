@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..machine.timings import Timings
-from ..run.option import KEYS, options_of
+from ..run.option import options_of
 
 if TYPE_CHECKING:
+    from ..files import Fields
     from ..frame.rows import RowTypes
     from ..judge.gates import Gated
     from ..run.cells import Cells
@@ -22,26 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A command that measures. Its parts stand in the folder of its name, under these names:
-
-    ========================  ============================================================================
-    ``measure:NAMECells``     its `Cells`
-    ``record:SHAPE``          the types of its rows
-    ``setting:list_all``      the text of ``--list`` in a format, if its output options have it
-    ========================  ============================================================================
-
-    They are imported on use, because they import torch.
+    """A command that measures. What imports torch is loaded on use, by functions.
 
     Attributes:
         name: of the command. summary: its line in ``attnprobe --help``.
         request: the class of its requests; its docstring is the command's help. output: the class of its output
             options.
+        load_cells: its `Cells`. load_rows: the types of its rows. list_all: the text of ``--list`` in a format.
+        files_of: the files beside the rows of finished cells, by name.
         examples: arguments of ``attnprobe NAME`` in examples.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
         compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
-        writes: whether it has files of its own beside the records, from ``files:files_of``.
         timed: whether times of two runs are compared, of rows of kind ``time``.
     """
 
@@ -49,6 +41,8 @@ class Experiment:
     summary: str
     request: type[Any]
     output: type[Any]
+    load_cells: Callable[[], type[Cells]]
+    load_rows: Callable[[], RowTypes]
     examples: tuple[str, ...]
     more_plots: tuple[str, ...] = ()
     gated: Gated | None = None
@@ -56,26 +50,22 @@ class Experiment:
     compared: tuple[str, ...] = ()
     whole: bool = False
     timed: bool = False
-    writes: bool = False
+    list_all: Callable[[str], str] | None = None
+    files_of: Callable[[Sequence[Fields]], dict[str, dict[str, Any]]] | None = None
 
     @property
     def plots(self) -> tuple[str, ...]:
         """The kinds of figures that ``--plot`` draws. ``--plot`` without a kind draws the first."""
         return next(option.kinds for option in options_of(self.output) if option.kinds)
 
-    def part(self, name: str) -> Any:
-        """The object ``MODULE:NAME`` of the command's folder."""
-        module, _, attribute = name.partition(":")
-        return getattr(import_module(f".{self.name}.{module}", __package__), attribute)
-
     @property
     def cells(self) -> type[Cells]:
-        return self.part(f"measure:{self.name.title()}Cells")
+        return self.load_cells()
 
     @property
     def shape(self) -> RowTypes:
         """The types of its rows."""
-        return self.part("record:SHAPE")
+        return self.load_rows()
 
     @property
     def catalogue(self) -> Catalogue:
@@ -115,12 +105,3 @@ class Experiment:
 
             cells = self.cells
         return measure_cells(cells, request, notify=notify, progress=progress, timings=timings, kept=kept)
-
-    def command_line(self, config: Mapping[str, Any]) -> str:
-        """The command line of the ``config`` of a manifest, without options at their defaults."""
-        words = ["attnprobe", self.name]
-        for option in options_of(self.request):
-            entry = config.get(option.name)
-            if isinstance(entry, Mapping) and option.role == KEYS:
-                words += option.arguments(entry.get("value"))
-        return shlex.join(words)

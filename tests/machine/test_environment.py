@@ -23,7 +23,7 @@ def test_a_variable_that_no_command_reads_is_named(run, monkeypatch, command, na
 
 
 def test_what_another_command_or_the_program_itself_reads_is_no_mistake(run, monkeypatch):
-    for name in (*environment.OWN, "ATTNPROBE_METHOD", "ATTNPROBE_RAY_ADDRESS", "ATTNPROBE_STRICT"):
+    for name in (*environment.OWN, "ATTNPROBE_METHOD", "ATTNPROBE_BACKEND", "ATTNPROBE_STRICT"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("ATTNPROBE_LONG", "")  # of `methods`
     assert run("doctor")[2] == ""

@@ -1,11 +1,9 @@
 """Every experiment has its parts, each part is what its name says, and a method that cannot run is a row."""
 
 import json
-import shlex
 
 import pytest
 import torch
-from paths import GOLDEN
 from safetensors.torch import save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
@@ -14,7 +12,7 @@ from attnprobe.errors import UsageError
 from attnprobe.measure import EXPERIMENTS, experiment, shape_of
 from attnprobe.measure.base import Experiment
 from attnprobe.run.cells import Cells
-from attnprobe.run.option import KEYS, options_of
+from attnprobe.run.option import options_of
 from attnprobe.run.topics.running import RunRequest
 from attnprobe.run.topics.showing import Output
 
@@ -33,20 +31,6 @@ def test_an_experiment_has_the_type_of_its_records(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_command_line_of_a_run_gives_the_same_request(name):
-    folder = next(path for path in sorted((GOLDEN / "runs").iterdir()) if path.name.partition("-")[0] == name)
-    config = json.loads((folder / "manifest.json").read_text())["config"]
-    words = shlex.split(experiment(name).command_line(config))
-    assert words[:2] == ["attnprobe", name]
-    context = measuring_command(experiment(name)).make_context(name, words[2:])
-    for option in options_of(experiment(name).request):
-        if option.role == KEYS and option.name in config:
-            value = config[option.name]["value"]
-            given = tuple(value) if isinstance(value, list) else value
-            assert context.params[option.name] == option.text(given), option.name
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_command_takes_plot_none(name):
     """It draws no figure, and a method named behind it is still a method."""
     words = ["--plot", "none", *(() if name == "spectrum" else ("performer",))]
@@ -60,11 +44,11 @@ def test_other_words_have_no_type():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_part_of_an_experiment_stands_under_its_usual_name(name):
+def test_every_part_of_an_experiment_is_there(name):
     one = experiment(name)
-    assert one.catalogue.columns and shape_of(name) is one.part("record:SHAPE")
+    assert one.catalogue.columns and shape_of(name) is one.shape
     listed = any(option.name == "listing" for option in options_of(one.output))
-    assert not listed or callable(one.part("setting:list_all"))
+    assert listed == (one.list_all is not None)
     assert not one.timed or "time" in one.shape.kinds
     with pytest.raises(UsageError, match="keeps no pictures"):
         one.measure(None, pictures=True)

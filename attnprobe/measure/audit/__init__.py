@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...frame.metric import metrics
@@ -13,6 +14,10 @@ from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWo
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 
 def probabilities(text: str, what: str) -> tuple[float, ...]:
@@ -69,11 +74,25 @@ class AuditOutput(Output, Gates):
     plots: tuple[str, ...] = plots_option("calibration")
 
 
+def _cells() -> type[Cells]:
+    from .measure import AuditCells
+
+    return AuditCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="audit",
     summary="Test whether random methods keep a promised error with the promised probability.",
     request=AuditRequest,
     output=AuditOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     gated=Gated(
         metrics("holds", "violated", "undecided", "biased", "rate", "worst", "upper", "bias_z", "ess", "capped")
     ),

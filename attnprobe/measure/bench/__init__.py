@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...frame.metric import BENCH, GROWTH, METRICS, SELECTED
 from ...grammar.lists import lengths
@@ -23,6 +23,10 @@ from ...run.topics.reading import (
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 SOURCES = ("random", "model")
 MOST_ROUNDS = 10_000
@@ -98,11 +102,27 @@ COSTS = (*BENCH, METRICS["visited_fraction"], *SELECTED)
 GATED = Gated(
     (*COSTS, *GROWTH, *(METRICS[name] for name in ERRORS)), over_all_n=tuple(metric.name for metric in GROWTH)
 )
+
+
+def _cells() -> type[Cells]:
+    from .measure import BenchCells
+
+    return BenchCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="bench",
     summary="Measure time and memory of each method, and how they grow with n.",
     request=BenchRequest,
     output=BenchOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     gated=GATED,
     compared=("ratio_to_exact", "peak_bytes"),
     timed=True,

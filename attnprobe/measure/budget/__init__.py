@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...frame.metric import ERROR, metrics
 from ...grammar.lists import positives
@@ -12,6 +13,13 @@ from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, metho
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...files import Fields
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
 
@@ -70,13 +78,35 @@ GATED = Gated(
     metrics("d", "d_over_n", "unreached", "counterexamples"),
     without=("d",),  # d is the result
 )
+
+
+def _cells() -> type[Cells]:
+    from .measure import BudgetCells
+
+    return BudgetCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
+def _files(cells: Sequence[Fields]) -> dict[str, dict[str, Any]]:
+    from .files import files_of
+
+    return files_of(cells)
+
+
 EXPERIMENT = Experiment(
     name="budget",
     summary="Find the smallest budget of each head at which a method's error is at most ε.",
     request=BudgetRequest,
     output=BudgetOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     gated=GATED,
-    writes=True,
+    files_of=_files,
     examples=(
         "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
         "--fail-above d.max=256 --fail-above unreached=0",

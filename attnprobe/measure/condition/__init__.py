@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...grammar.lists import lengths
 from ...run.option import opt
@@ -11,6 +12,10 @@ from ...run.topics.reading import Budgets, WeightsWord, methods_option, target_o
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 STEPS = 1000  # of the Schulz iteration
 
@@ -61,11 +66,25 @@ class ConditionOutput(Output):
     plots: tuple[str, ...] = plots_option("condition")
 
 
+def _cells() -> type[Cells]:
+    from .measure import ConditionCells
+
+    return ConditionCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="condition",
     summary="Compute condition numbers of attention matrices and of the cores that methods invert.",
     request=ConditionRequest,
     output=ConditionOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     examples=(
         "--d 32,64,128 --layer all --plot",
         "--method skyformer:sampler=wor --iterations 12",

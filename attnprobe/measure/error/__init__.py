@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...frame.metric import ERROR
 from ...judge.gates import Gated
@@ -11,6 +12,10 @@ from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWo
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, Timed, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +71,25 @@ class ErrorOutput(Output, Timed, Gates):
     plots: tuple[str, ...] = plots_option("errors", "ranking", "cost", "read", "maps", "positions", "heads")
 
 
+def _cells() -> type[Cells]:
+    from .measure import ErrorCells
+
+    return ErrorCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="error",
     summary="Measure how far a method's output is from exact attention.",
     request=ErrorRequest,
     output=ErrorOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     more_plots=("papers",),
     gated=Gated(ERROR),
     compared=("output_spectral_relative", "matrix_spectral_relative"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import UsageError
 from ...frame.metric import INJECT, TAILS
@@ -16,6 +16,13 @@ from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWord
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option, shown
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...files import Fields
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
 SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
@@ -132,7 +139,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     per_layer: bool = placed(False, "Also replace each layer alone.")
     per_head: bool = placed(
         False,
-        "Also replace each KV head alone: which local number predicts the damage?",
+        "Also replace each KV head alone, and say which local number predicts the damage.",
         later=True,
     )
     plan: str | None = placed(
@@ -238,15 +245,37 @@ class InjectOutput(Output, Gates):
 
 
 GATED = Gated((*INJECT, *TAILS), subjects=("format",))
+
+
+def _cells() -> type[Cells]:
+    from .measure import InjectCells
+
+    return InjectCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
+def _files(cells: Sequence[Fields]) -> dict[str, dict[str, Any]]:
+    from .files import files_of
+
+    return files_of(cells)
+
+
 EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",
     request=InjectRequest,
     output=InjectOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     gated=GATED,
     compared=("kl", "loss_change", "drift", "top1_agreement", "residual_sum"),
     whole=True,
-    writes=True,
+    files_of=_files,
     examples=(
         "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
         "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",

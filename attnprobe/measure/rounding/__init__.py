@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...frame.metric import ADDED, METRICS, metrics
 from ...grammar.lists import words
@@ -13,6 +14,10 @@ from ...run.topics.reading import Budgets, Lengths, WeightsWords, methods_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +76,27 @@ class RoundingOutput(Output, Gates):
 
 OF_STEPS = ("share", "kept")
 OF_HEADS = tuple(metric for metric in ADDED if metric.name not in OF_STEPS)
+
+
+def _cells() -> type[Cells]:
+    from .measure import RoundingCells
+
+    return RoundingCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="rounding",
     summary="Measure what half precision adds to each method's error, and what must stay in float32.",
     request=RoundingRequest,
     output=RoundingOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     gated=Gated((METRICS["output_spectral_relative"], *OF_HEADS), subjects=("format",)),
     compared=("rounding_error", "total_error"),
     examples=(

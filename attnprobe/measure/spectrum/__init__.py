@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...grammar.lists import positive_numbers
@@ -11,6 +12,10 @@ from ...run.topics.reading import Lengths, SomeQueries, WeightsWords, target_opt
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Output, Timed, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 
 def shares(text: str, what: str) -> tuple[float, ...]:
@@ -40,7 +45,7 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
     is stored. `--weights pretrained,initialized` draws both into one figure.
 
     \b
-    --of takes any method of `attnprobe methods`, and:
+    Matrices of --of, beside any method of `attnprobe methods`:
       softmax          B, rows sum to 1
       unnormalised     A = exp(S), divided by its largest entry
       gaussian         C_ij = exp(-|q_i - k_j|^2 scale/2)
@@ -73,11 +78,25 @@ class SpectrumOutput(Output, Timed):
     plots: tuple[str, ...] = plots_option("spectrum")
 
 
+def _cells() -> type[Cells]:
+    from .measure import SpectrumCells
+
+    return SpectrumCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="spectrum",
     summary="Compute singular values and effective ranks of attention matrices.",
     request=SpectrumRequest,
     output=SpectrumOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     examples=(
         "--of softmax,unnormalised,gaussian --n 1024 --layer all --plot",
         "--of softmax,skyformer,nystromformer:inverse=pinv --d 32,128",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...frame.metric import metrics
@@ -13,6 +14,10 @@ from ...run.topics.reading import MOST, TARGETS, Dtype, Split, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 from .naming import parse_tasks
 
 OWN = "own"
@@ -104,11 +109,27 @@ GATED = Gated(
     metrics("ratio", "ratio_before_norm", "tau", "loss", "gradient_norm"),
     subjects=("task",),
 )
+
+
+def _cells() -> type[Cells]:
+    from .measure import StabilityCells
+
+    return StabilityCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
 EXPERIMENT = Experiment(
     name="stability",
     summary="Train with each method as the attention, and measure how far each step moves the embedding.",
     request=StabilityRequest,
     output=StabilityOutput,
+    load_cells=_cells,
+    load_rows=_rows,
     gated=GATED,
     examples=(
         "--task listops --method kernelized,skyformer --plot",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...frame.metric import metrics
 from ...grammar.lists import positive
@@ -12,6 +13,10 @@ from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWo
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
 from ..base import Experiment
+
+if TYPE_CHECKING:
+    from ...frame.rows import RowTypes
+    from ...run.cells import Cells
 
 
 def relative_errors(text: str, what: str) -> tuple[float, ...]:
@@ -70,11 +75,32 @@ class TheoryOutput(Output, Gates):
     plots: tuple[str, ...] = plots_option("theory")
 
 
+def _cells() -> type[Cells]:
+    from .measure import TheoryCells
+
+    return TheoryCells
+
+
+def _rows() -> RowTypes:
+    from .record import SHAPE
+
+    return SHAPE
+
+
+def _listing(format: str) -> str:
+    from .setting import list_all
+
+    return list_all(format)
+
+
 EXPERIMENT = Experiment(
     name="theory",
     summary="Evaluate the papers' theorems on real Q, K and V, with a verdict for each head.",
     request=TheoryRequest,
     output=TheoryOutput,
+    load_cells=_cells,
+    load_rows=_rows,
+    list_all=_listing,
     gated=Gated(
         metrics("holds", "violated", "undecided", "vacuous", "assumption_not_met", "measured", "bound", "slack"),
         subjects=("theorem",),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError, unknown
 from ...files import JsonObject
@@ -45,7 +44,7 @@ class Folder:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """A Ray cluster, and what each process on it gets.
 
@@ -60,8 +59,8 @@ class Cluster:
     cpus: int | None = None
 
     @classmethod
-    def read(cls, text: str) -> Cluster | None:
-        """The cluster that a backend names; None is this machine.
+    def read(cls, text: str, what: str = "backend") -> Cluster | None:
+        """The cluster that a backend names; None is this machine. ``what`` is what messages call the backend.
 
         Raises:
             UsageError: no backend, no address, or an impossible number.
@@ -71,26 +70,32 @@ class Cluster:
         """
         name, colon, rest = text.partition(":")
         if name not in ("local", "ray") or (name == "local" and colon):
-            raise UsageError(f"backend '{text}': choose local or ray:ADDRESS[,gpus=F][,cpus=N]")
+            raise UsageError(f"{what} '{text}': choose local or ray:ADDRESS[,gpus=F][,cpus=N]")
         if name == "local":
             return None
         address, _, options = rest.partition(",")
         if not address.strip():
-            raise UsageError("backend ray: name the cluster, ray:HOST:PORT, or ray:local for a private one here")
+            raise UsageError(f"{what} ray: name the cluster, ray:HOST:PORT, or ray:local for a private one here")
         given = named_options(options)
         gpus, cpus = given.pop("gpus", None), given.pop("cpus", None)
         if given:
             raise unknown("option of ray", next(iter(given)), ("gpus", "cpus"))
-        whole = isinstance(gpus, Real) and (gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))
-        if gpus is not None and not whole:
-            raise UsageError(f"backend ray: gpus={gpus}: choose 0, a fraction from 0.01 to 1, or a whole number")
+        if gpus is not None and not _is_share(gpus):
+            raise UsageError(f"{what} ray: gpus={gpus}: choose 0, a fraction from 0.01 to 1, or a whole number")
         if cpus is not None and not (isinstance(cpus, int) and 1 <= cpus <= MOST):
-            raise UsageError(f"backend ray: cpus={cpus}: choose a whole number from 1 to {MOST}")
-        return cls(address.strip(), gpus, cpus)
+            raise UsageError(f"{what} ray: cpus={cpus}: choose a whole number from 1 to {MOST}")
+        return cls(address=address.strip(), gpus=gpus, cpus=cpus)
+
+
+def _is_share(gpus: Any) -> bool:
+    """Whether Ray takes this number of GPUs for a process."""
+    if not isinstance(gpus, (int, float)):
+        return False
+    return gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())
 
 
 def _backend(text: str, what: str) -> str:
-    Cluster.read(text)
+    Cluster.read(text, what)
     return text
 
 

@@ -41,7 +41,7 @@ def _view(run: Run, command: str, metric: str | None, references: Sequence[Refer
     return replace(
         shown,
         inputs=replace(shown, command="inputs", catalogue=Catalogue.of("inputs")) if len(frame("inputs")) else None,
-        files=of_command.part("files:files_of")(cells) if of_command.writes else {},
+        files=of_command.files_of(cells) if of_command.files_of is not None else {},
         best=Best(cells, of_command.whole) if of_command.compared and not of_command.timed else None,
         remarks={"map": "; ".join(dict.fromkeys(lost))},
         **_papers(shown, references),

@@ -158,8 +158,7 @@ def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, t
     (bad,) = actual.malformed
     line = len(records[0]["rows"]) + 1
     assert str(bad) == (
-        f"{tmp_path / 'r/rows.jsonl'}:{line}: record {records[0]['key']}: field n: expected a valid integer, "
-        'got "many"'
+        f'{tmp_path / "r/rows.jsonl"}:{line}: record {records[0]["key"]}: field n: expected a valid integer, got "many"'
     )
     assert [one["key"] for one in actual.records] == [one["key"] for one in records[1:]]
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none"])
@@ -277,7 +276,7 @@ def test_a_line_without_end_is_bounded(tmp_path, monkeypatch):
     good = {"schema": 1, "key": "a"}
     long = {**good, "key": "b", "x": "y" * 10_000}
     path.write_text("".join(json.dumps(one) + "\n" for one in [good, long, {**good, "key": "c"}]))
-    with pytest.raises(UsageError, match=r"records\.jsonl:2: this line is longer than"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl:2: this line is longer than"):
         read_records(path)
     assert [one["key"] for one in read_run(path).records] == []  # of no command
     path.write_text(json.dumps(good) + "\n" + json.dumps(long)[:-1])  # torn

@@ -110,7 +110,7 @@ def test_a_broken_line_elsewhere_is_named(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     sound = strict_json({"schema": 1, **record("a")}).encode()
     path.write_bytes(b"\n".join([sound, line, sound, b""]))
-    with pytest.raises(UsageError, match=r"records\.jsonl:2: "):
+    with pytest.raises(UsageError, match=r"rows\.jsonl:2: "):
         read_records(path)
 
 
@@ -125,7 +125,7 @@ def test_reasons_of_missing_maps_that_are_no_words_are_left_out(tmp_path):
 def test_a_newer_schema_is_refused(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(strict_json({"schema": SCHEMA + 1, "key": "a"}) + "\n")
-    with pytest.raises(UsageError, match=rf"records\.jsonl:1: schema {SCHEMA + 1} is newer"):
+    with pytest.raises(UsageError, match=rf"rows\.jsonl:1: schema {SCHEMA + 1} is newer"):
         read_records(path)
 
 

@@ -616,7 +616,7 @@ def test_room_is_counted_node_by_node(cpus, gpus, places):
     room = Room(cpus, gpus, NODES)
     assert room.places == places
     if not places:
-        with pytest.raises(UsageError, match="no node has room .* 16 CPU, 4 GPU; give a smaller"):
+        with pytest.raises(UsageError, match="no node has room .* 16 CPU, 4 GPU; give ray:ADDRESS,"):
             room.refuse(None)
         return
     assert room.refuse(None) == room.refuse(places) == places

@@ -53,7 +53,7 @@ def page(tmp_path_factory):
 
 def test_nothing_is_fetched(page):
     """No address but those of the run's own files, which a reader may follow, and a policy that would refuse one."""
-    files = re.findall(r'<li><a href="((?:tables|figures)/[\w.-]+|records\.jsonl|manifest\.json)">\1</a></li>', page)
+    files = re.findall(r'<li><a href="((?:tables|figures)/[\w.-]+|rows\.jsonl|manifest\.json)">\1</a></li>', page)
     assert {"rows.jsonl", "manifest.json", "tables/error.csv"} <= set(files)
     words = re.sub('data:image/png;base64,[^"]*', "", page)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", words)
