@@ -24,7 +24,7 @@ from .verdict import VERDICTS, Difference, verdict
 
 TOLERANCE = 0.05
 # lines that are tested together
-TABLE = ("source", "layer", "layers", "kv_head", "prefix", "backward", "n", "target", "format", "arithmetic")
+TABLE = ("source", "layer", "layers", "kv_head", "prefix", "backward", "n", "target", "format")
 LINE = (*TABLE, "line", "d")
 ONLY = {"A": "only in A", "B": "only in B"}
 MISSING = "missing"

@@ -105,7 +105,7 @@ def best_cells(cells: Sequence[Fields], name: str, command: str) -> list[Fields]
     for cell in cells:
         if cell.get("command", command) != command or cell.get("method") == LOWER_BOUND:
             continue
-        place = ("target", "n", "d", "layer", "kv_head", "prefix", "backward", "format", "arithmetic", "window", "seed")
+        place = ("target", "n", "d", "layer", "kv_head", "prefix", "backward", "format", "window", "seed")
         heads = [str(cell.get("heads")), str(cell.get("layers"))]
         at = (_identity(cell), cell.get("method"), options_text(cell.get("options")), *map(cell.get, place), *heads)
         quality = STATUSES.index(cell["status"]), cell.get("matrix_tol") or 1.0

@@ -2,19 +2,20 @@
 
 `measured.rounding_errors` measures it, by an emulation of the method's operations (`emulation`); `estimate.estimate`
 predicts it by one backward pass, with the share of each step (`site`); `plan.plan` finds the steps that must stay in
-float32. `arithmetic.Arithmetic` runs a method in a model so. `formats` has the formats, `choices` what is held where
+float32. `arithmetic.Arithmetic` runs a method in a model so. `formats` rounds tensors, `choices` has what is held where
 rounding flips a choice.
 """
 
 from __future__ import annotations
 
+from ..grammar.arithmetic import ARITHMETICS, FORMATS, Format
 from .arithmetic import Arithmetic
 from .choices import Choices
 from .computation import Computation
 from .emulation import Emulation, emulated
 from .estimate import Estimate, estimate
-from .following import ARITHMETICS, Report
-from .formats import FORMATS, Format, format_named, rounded
+from .following import Report
+from .formats import arithmetic_named, format_named, rounded
 from .measured import RoundingErrors, computation_of, measured, rounding_errors
 from .plan import Plan, plan
 from .site import INPUTS, Site
@@ -33,6 +34,7 @@ __all__ = [
     "Report",
     "RoundingErrors",
     "Site",
+    "arithmetic_named",
     "computation_of",
     "emulated",
     "estimate",

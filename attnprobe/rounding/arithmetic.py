@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..errors import NotFinite, UsageError, cut, unknown
+from ..errors import NotFinite
+from ..grammar.arithmetic import EVERY, FLOAT64, Format
 from ..qkv import QKV
 from .computation import INPUTS
 from .emulation import Emulation
-from .following import ARITHMETICS, Report
-from .formats import FLOAT64, Format, format_named
+from .following import Report
+from .formats import arithmetic_named
 
 Result = TypeVar("Result")
 
@@ -31,7 +32,7 @@ class Arithmetic:
     """
 
     format: Format
-    model: str = "every"
+    model: str = EVERY
     report: Report = field(default_factory=Report)
 
     @classmethod
@@ -43,16 +44,8 @@ class Arithmetic:
 
         >>> Arithmetic.read("bf16").model, Arithmetic.read("fp16:autocast").model
         ('every', 'autocast')
-        >>> Arithmetic.read("autocast")
-        Traceback (most recent call last):
-        attnprobe.errors.UsageError: arithmetic 'autocast' names no format; write bf16:autocast, or another format
         """
-        name, colon, model = text.partition(":")
-        if not colon and name in ARITHMETICS:
-            raise UsageError(f"arithmetic '{cut(text)}' names no format; write bf16:{name}, or another format")
-        if colon and model not in ARITHMETICS:
-            raise unknown("arithmetic", model, ARITHMETICS)
-        return cls(format_named(name), model or "every")
+        return cls(*arithmetic_named(text))
 
     def run(self, compute: Callable[..., Result], *inputs: Tensor) -> Result:
         """The result of ``compute(*inputs)``. Inputs are float64, and so are tensors of the result.

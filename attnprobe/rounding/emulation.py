@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..grammar.arithmetic import EVERY, FLOAT64, Format
 from .choices import Choices
 from .following import Call, Follow, Report, Width, checked_inputs, replaced, tensors, whole_memory
-from .formats import FLOAT64, Format, cast_single, format_named, rounded
+from .formats import arithmetic_named, cast_single, rounded
 from .operations import ROUNDED_NUMBERS, SCATTERED
 from .site import Site
 
@@ -75,7 +76,7 @@ class Emulation(Follow):
     """
 
     def __init__(
-        self, to: Format, arithmetic: str = "every", keep: frozenset[Site] = frozenset(), choices: Choices | None = None
+        self, to: Format, arithmetic: str = EVERY, keep: frozenset[Site] = frozenset(), choices: Choices | None = None
     ):
         super().__init__(to, arithmetic, keep, choices)
         self._producers: dict[int, Site] = {}
@@ -104,7 +105,7 @@ class Emulation(Follow):
         """The result of an operation that selects numbers. Constants that it puts between them are rounded."""
         read = [x for x in call.inputs if x.is_floating_point()]
         width = max((self.width(x) or Width.NARROW for x in read), default=Width.NARROW)
-        stores = self.arithmetic == "every" and not all(_is_double(x) for x in read)  # the code casts its result back
+        stores = self.arithmetic == EVERY and not all(_is_double(x) for x in read)  # the code casts its result back
         result = call.function(*call.args, **call.kwargs)
         for x in (*call.written(), *tensors([result])):
             before = self.width(x) or Width.NARROW
@@ -118,7 +119,7 @@ class Emulation(Follow):
     def _rounded(self, call: Call) -> Any:
         """The result of an operation that rounds, run on copies in float32."""
         width, rounds_inputs = self.width_of(call)
-        if width == Width.NARROW and self.arithmetic == "every":
+        if width == Width.NARROW and self.arithmetic == EVERY:
             for x in call.inputs:
                 if self.width(x) == Width.ISLAND:
                     self._store(x)
@@ -249,9 +250,8 @@ def _is_of(value: float, to: Format) -> bool:
 def emulated(
     run: Callable[..., Result],
     inputs: Sequence[Tensor],
-    to: Format | str,
+    to: str,
     *,
-    arithmetic: str = "every",
     keep: frozenset[Site] = frozenset(),
     choices: Choices | None = None,
 ) -> tuple[Result, Report]:
@@ -259,8 +259,8 @@ def emulated(
 
     Args:
         run: a computation with torch's operations, in this thread. inputs: float64 tensors.
-        to: the format; ``float64`` changes nothing, to the last bit.
-        arithmetic: one of `ARITHMETICS`. keep: sites that stay in float32. choices: see `Choices`.
+        to: the arithmetic, ``FORMAT`` or ``FORMAT:MODEL``; ``float64`` changes nothing, to the last bit.
+        keep: sites that stay in float32. choices: see `Choices`.
 
     Cost: five passes over the memory of an operation instead of two, and 50 µs for each operation.
 
@@ -273,7 +273,7 @@ def emulated(
     ([0.333984375, 0.66796875, 1.0], 1)
     """
     checked_inputs(inputs)
-    mode = Emulation(format_named(to) if isinstance(to, str) else to, arithmetic, keep, choices)
+    mode = Emulation(*arithmetic_named(to), keep, choices)
     with torch.no_grad():
         started = [mode.start(x) for x in inputs]
         with mode:

@@ -9,9 +9,9 @@ from math import isnan, log
 import torch
 from torch import Tensor
 
+from ..grammar.arithmetic import EVERY, Format
 from ..rng import generator
 from .computation import Computation
-from .formats import Format
 from .site import INPUTS, Site
 from .tape import Producers, Squares, Tape
 
@@ -78,7 +78,7 @@ def _in(makers: Producers, kept: frozenset[Site]) -> bool:
     return not kept.isdisjoint(makers)
 
 
-def estimate(computation: Computation, to: Format, arithmetic: str = "every", seed: int = 0) -> Estimate:
+def estimate(computation: Computation, to: Format, arithmetic: str = EVERY, seed: int = 0) -> Estimate:
     """The rounding error of a method in a format, to first order, per head.
 
     A result y of step k with relative errors of independent signs moves the output by ``J_k (y ∘ δ)``, so

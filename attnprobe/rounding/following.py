@@ -16,17 +16,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..errors import Unsupported, UsageError, unknown
+from ..grammar.arithmetic import ARITHMETICS, EVERY, FLOAT64, Format
 from ..operators.linalg.order import largest_scores
 from .choices import Choices
-from .formats import FLOAT64, Format
 from .operations import CHOOSING, CHOSEN_NUMBERS, DECOMPOSED, FUSED, Operation, accumulates, operation_of
 from .site import Site, here
 
-ARITHMETICS = {
-    "every": "the result of every operation is rounded",
-    "tensor-cores": "products round their inputs and add in float32; everything else is float32",
-    "autocast": "products in the format; exponentials, softmax, sums and norms in float32, as torch.autocast has it",
-}
 EXITS = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")  # by which numbers leave torch
 
 
@@ -110,7 +105,7 @@ class Follow(TorchDispatchMode):
     def __init__(
         self,
         to: Format = FLOAT64,
-        arithmetic: str = "every",
+        arithmetic: str = EVERY,
         keep: frozenset[Site] = frozenset(),
         choices: Choices | None = None,
     ) -> None:

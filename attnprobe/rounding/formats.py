@@ -1,56 +1,14 @@
-"""Formats of floating-point numbers, and the rounding of tensors to them. `format_named` reads a name."""
+"""The rounding of tensors to a format of floating-point numbers. `arithmetic_named` reads a name."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, unknown
+from ..errors import Unsupported
 from ..grammar.arguments import checked
+from ..grammar.arithmetic import Format, format_and_model, format_of
 
-
-@dataclass(frozen=True)
-class Format:
-    """A format of floating-point numbers.
-
-    Attributes:
-        name: the name in options and tables.
-        bits: t, the bits of the significand, the leading one included.
-        largest: the largest finite number.
-        smallest: the smallest positive number, which is subnormal.
-        cast: the name of torch's dtype by which numbers are rounded; None: by the bits of float32.
-    """
-
-    name: str
-    bits: int
-    largest: float
-    smallest: float
-    cast: str | None
-
-    @property
-    def unit(self) -> float:
-        """u = 2⁻ᵗ, the unit roundoff: the largest relative error of rounding a number that is not subnormal.
-
-        >>> format_named("bf16").unit
-        0.00390625
-        """
-        return 2.0**-self.bits
-
-
-FLOAT64 = Format("float64", 53, torch.finfo(torch.float64).max, 2.0**-1074, "float64")
-FORMATS = {
-    one.name: one
-    for one in (
-        Format("fp32", 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149, "float32"),
-        Format("tf32", 11, (2 - 2.0**-10) * 2.0**127, 2.0**-136, None),
-        Format("fp16", 11, 65504.0, 2.0**-24, "float16"),
-        Format("bf16", 8, (2 - 2.0**-7) * 2.0**127, 2.0**-133, "bfloat16"),
-        Format("fp8-e4m3", 4, 448.0, 2.0**-9, "float8_e4m3fn"),
-        Format("fp8-e5m2", 3, 57344.0, 2.0**-16, "float8_e5m2"),
-    )
-}
 BEYOND_E4M3 = 464.0  # half a unit above the largest number, which is the even one of two
 DROPPED = 13  # bits of a float32 number that tf32 has not
 
@@ -66,14 +24,29 @@ def format_named(name: str) -> Format:
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown format 'fp17'; did you mean 'fp16'?
     """
-    if name == FLOAT64.name:
-        return FLOAT64
-    if name not in FORMATS:
-        raise unknown("format", name, [*FORMATS, FLOAT64.name])
-    found = FORMATS[name]
-    if found.cast is not None and not hasattr(torch, found.cast):
-        raise Unsupported(f"format {name}: torch {torch.__version__} has no dtype {found.cast}; use a newer torch")
-    return found
+    return _of_this_torch(format_of(name))
+
+
+@checked()
+def arithmetic_named(text: str) -> tuple[Format, str]:
+    """The format and the model of ``FORMAT`` or ``FORMAT:MODEL``.
+
+    Raises:
+        UsageError: an unknown name. Unsupported: this version of torch has no dtype of the format.
+
+    >>> arithmetic_named("fp16:autocast")[1]
+    'autocast'
+    """
+    format, model = format_and_model(text)
+    return _of_this_torch(format), model
+
+
+def _of_this_torch(format: Format) -> Format:
+    """The format, if this version of torch can round to it."""
+    if format.cast is not None and not hasattr(torch, format.cast):
+        message = f"torch {torch.__version__} has no dtype {format.cast}; use a newer torch"
+        raise Unsupported(f"format {format.name}: {message}")
+    return format
 
 
 @checked()

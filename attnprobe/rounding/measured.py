@@ -11,13 +11,14 @@ from torch import Tensor
 
 from ..errors import NotFinite, Unsupported, UsageError
 from ..grammar.arguments import checked
+from ..grammar.arithmetic import EVERY, FLOAT64, Format
 from ..methods import Method, get
 from ..operators.linalg.norms import output_norms
 from ..qkv import QKV
 from .computation import Computation
 from .emulation import Emulation, Watch
 from .following import Follow, Report
-from .formats import FLOAT64, Format, format_named
+from .formats import arithmetic_named
 from .site import INPUTS, Site
 
 GOAL = 0.1  # rounding may add a tenth of the approximation's error
@@ -88,7 +89,6 @@ def rounding_errors(
     d: int | None = None,
     format: str = "bf16",
     *,
-    arithmetic: str = "every",
     keep: Iterable[Site] = (),
     goal: float = GOAL,
     seed: int = 0,
@@ -101,9 +101,9 @@ def rounding_errors(
     follow the dtype, such as the cutoff of a pseudo-inverse, are those of float64 on both sides.
 
     Args:
-        format: a name in `FORMATS`.
-        arithmetic: ``every`` rounds the result of every operation; ``tensor-cores`` the inputs of products only, which
-            add in float32; ``autocast`` computes products in the format, and exponentials, sums and norms in float32.
+        format: a name in `FORMATS`, or ``FORMAT:MODEL``. The model ``tensor-cores`` rounds the inputs of products only,
+            which add in float32; ``autocast`` computes products in the format, and exponentials, sums and norms in
+            float32. Without one the result of every operation is rounded.
         keep: sites that stay in float32, such as those of a `plan`.
         goal: the part of the approximation's error that `RoundingErrors.bits` allows.
         method, d, seed, target, options: as in `attnprobe.approximate`.
@@ -121,7 +121,7 @@ def rounding_errors(
     (True, (None, None))
     """
     computation = computation_of(qkv, method, d, seed=seed, target=target, **options)
-    return measured(computation, format_named(format), arithmetic, frozenset(keep), goal)
+    return measured(computation, *arithmetic_named(format), frozenset(keep), goal)
 
 
 def computation_of(
@@ -141,7 +141,7 @@ def computation_of(
 def measured(
     computation: Computation,
     to: Format,
-    arithmetic: str = "every",
+    arithmetic: str = EVERY,
     keep: frozenset[Site] = frozenset(),
     goal: float = GOAL,
 ) -> RoundingErrors:

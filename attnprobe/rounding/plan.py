@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..grammar.arithmetic import EVERY, Format
 from .computation import Computation
 from .estimate import Estimate, estimate
-from .formats import Format
 from .measured import EXACT, GOAL, RoundingErrors, measured
 from .site import Site
 
@@ -56,7 +56,7 @@ def plan(
     plain: RoundingErrors | None = None,
     known: Estimate | None = None,
     *,
-    arithmetic: str = "every",
+    arithmetic: str = EVERY,
     goal: float = GOAL,
     heads: float = HEADS,
 ) -> Plan:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Unsupported
+from ..grammar.arithmetic import EVERY, Format
 from .computation import Computation
-from .formats import Format
 from .measured import GOAL, added
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # in which torch computes
@@ -99,8 +99,8 @@ def why_not_published(computation: Computation, to: Format, arithmetic: str) -> 
     qkv, known = computation.qkv, PUBLISHED[computation.method.name]
     if to.name not in DTYPES:
         return f"{known.package} runs in torch's {', '.join(DTYPES)}, and torch computes nothing in {to.name}"
-    if arithmetic != "every":
-        return f"{known.package} runs as it is written; choose arithmetic=every"
+    if arithmetic != EVERY:
+        return f"{known.package} runs as it is written; choose {to.name}"
     if qkv.causal or qkv.sliding_window is not None or qkv.mask is not None or qkv.sink_logits is not None:
         return f"{known.package} has no form for causal, padded or windowed attention, or for sinks"
     if qkv.n_q != qkv.n_k or qkv.p != qkv.p_v:
@@ -111,7 +111,7 @@ def why_not_published(computation: Computation, to: Format, arithmetic: str) -> 
 
 
 def published_errors(
-    computation: Computation, to: Format, arithmetic: str = "every", goal: float = GOAL
+    computation: Computation, to: Format, arithmetic: str = EVERY, goal: float = GOAL
 ) -> dict[str, Tensor]:
     """The errors of a method's published code, really run in the dtype of a format, (h,) each by name.
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..grammar.arithmetic import EVERY, Format
 from .following import Call, Follow, Width, replaced, tensors, whole_memory
-from .formats import Format, rounded
+from .formats import rounded
 from .site import INPUTS, Site
 
 Producers = frozenset[Site]
@@ -69,7 +70,7 @@ class Tape(Follow):
         to, arithmetic, keep: the arithmetic whose roundings are estimated; nothing is rounded here.
     """
 
-    def __init__(self, to: Format, arithmetic: str = "every", keep: frozenset[Site] = frozenset()) -> None:
+    def __init__(self, to: Format, arithmetic: str = EVERY, keep: frozenset[Site] = frozenset()) -> None:
         super().__init__(to, arithmetic, keep)
         self.steps: list[_Step] = []
         self.started: list[_Saved] = []
@@ -96,7 +97,7 @@ class Tape(Follow):
             )
         else:
             width, reads = self.width_of(call)
-            if width == Width.NARROW and self.arithmetic == "every":
+            if width == Width.NARROW and self.arithmetic == EVERY:
                 for x in call.inputs:
                     if self.width(x) == Width.ISLAND:
                         self._store(x)

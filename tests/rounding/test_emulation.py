@@ -244,9 +244,9 @@ def test_what_the_inputs_do_not_change_is_not_rounded():
 def test_products_alone_are_rounded_on_tensor_cores():
     a, b = seeded(2, 16, 16)
     single = [rounded(x, format_named("tf32")).float() for x in (a, b)]
-    ours, _ = emulated(lambda a, b: (a @ b).exp(), [a, b], "tf32", arithmetic="tensor-cores")
+    ours, _ = emulated(lambda a, b: (a @ b).exp(), [a, b], "tf32:tensor-cores")
     assert torch.equal(ours, (single[0] @ single[1]).exp().double())
-    ours, _ = emulated(lambda a, b: a + b, [a, b], "fp8-e4m3", arithmetic="tensor-cores")
+    ours, _ = emulated(lambda a, b: a + b, [a, b], "fp8-e4m3:tensor-cores")
     assert torch.equal(ours, (a.float() + b.float()).double())
 
 
@@ -257,13 +257,13 @@ def test_autocast_keeps_softmax_and_sums_in_float32():
     def near(x):
         return rounded(x, bf16)
 
-    ours, _ = emulated(lambda x, v: torch.softmax(x @ v, -1), [x, v], "bf16", arithmetic="autocast")
+    ours, _ = emulated(lambda x, v: torch.softmax(x @ v, -1), [x, v], "bf16:autocast")
     scores = near(near(x).float() @ near(v).float())
     weights = torch.softmax(scores, -1)
     assert torch.equal(ours, weights.double())
-    ours, _ = emulated(lambda x, v: torch.softmax(x @ v, -1) @ v, [x, v], "bf16", arithmetic="autocast")
+    ours, _ = emulated(lambda x, v: torch.softmax(x @ v, -1) @ v, [x, v], "bf16:autocast")
     assert torch.equal(ours, near(near(weights) @ near(v).float()).double())
-    ours, _ = emulated(lambda x, v: x * v + x.sum(), [x, v], "bf16", arithmetic="autocast")
+    ours, _ = emulated(lambda x, v: x * v + x.sum(), [x, v], "bf16:autocast")
     assert torch.equal(ours, (near(near(x).float() * near(v).float()) + near(x).float().sum()).double())
 
 
@@ -271,7 +271,7 @@ def test_autocast_is_that_of_torch_for_products():
     x, v = seeded(2, 12, 12)
     with torch.autocast("cpu", torch.bfloat16):
         real = torch.softmax((x.float() @ v.float()).float(), -1) @ v.float()
-    ours, _ = emulated(lambda x, v: torch.softmax(x @ v, -1) @ v, [x, v], "bf16", arithmetic="autocast")
+    ours, _ = emulated(lambda x, v: torch.softmax(x @ v, -1) @ v, [x, v], "bf16:autocast")
     assert torch.equal(ours, real.double())
 
 

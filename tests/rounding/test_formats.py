@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from attnprobe.errors import UsageError
-from attnprobe.rounding import FORMATS, format_named, rounded
+from attnprobe.grammar.arithmetic import FLOAT64, arithmetic_text, arithmetics
+from attnprobe.rounding import FORMATS, Arithmetic, arithmetic_named, format_named, rounded
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,30 @@ def test_a_misspelt_format_is_named():
         format_named("bf61")
 
 
-def test_options_have_the_names_of_the_formats_and_arithmetics():
-    from attnprobe.measure import rounding
-    from attnprobe.rounding import ARITHMETICS
+def test_the_largest_and_the_smallest_numbers_are_those_of_torchs_dtypes():
+    for format in [FLOAT64, *FORMATS.values()]:
+        if format.cast is not None:
+            facts = torch.finfo(getattr(torch, format.cast))
+            assert (format.largest, format.smallest) == (facts.max, facts.smallest_normal * facts.eps)
 
-    assert tuple(FORMATS) == rounding.FORMATS and tuple(ARITHMETICS) == rounding.ARITHMETICS
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("bf17", "unknown format 'bf17'; did you mean 'bf16'?"),
+        ("bf16:autocats", "unknown arithmetic 'autocats'; did you mean 'autocast'?"),
+        ("bf16:", "unknown arithmetic ''; choose from every, tensor-cores, autocast"),
+        ("tensor-cores", "arithmetic 'tensor-cores' names no format; write bf16:tensor-cores, or another format"),
+    ],
+)
+def test_an_arithmetic_that_does_not_exist_is_refused_alike_by_options_and_functions(text, says):
+    for read in (arithmetic_named, Arithmetic.read, lambda text: arithmetics(text, "--formats")):
+        with pytest.raises(UsageError) as error:
+            read(text)
+        assert str(error.value) == says
+
+
+def test_an_arithmetic_is_read_as_rows_have_it():
+    assert arithmetics("bf16:every,fp16:tensor-cores,bf16", "--formats") == ("bf16", "fp16:tensor-cores")
+    for text in ("bf16", "fp16:tensor-cores", "float64"):
+        assert arithmetic_text(*arithmetic_named(text)) == text

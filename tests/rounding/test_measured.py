@@ -197,7 +197,7 @@ def test_operations_of_the_codes_own_dtype_are_said():
 
 def test_impossible_settings_are_refused():
     with pytest.raises(UsageError, match="unknown arithmetic 'autocats'; did you mean 'autocast'"):
-        rounding_errors(made(), "linformer", 8, arithmetic="autocats")
+        rounding_errors(made(), "linformer", 8, "bf16:autocats")
     with pytest.raises(UsageError, match="goal=0"):
         rounding_errors(made(), "linformer", 8, goal=0)
     with pytest.raises(UsageError, match="did you mean 'linformer'"):

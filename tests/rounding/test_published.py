@@ -77,7 +77,7 @@ def test_a_package_that_is_not_installed_is_named(qkv, monkeypatch):
     ("changes", "format", "arithmetic", "says"),
     [
         ({}, "tf32", "every", "torch computes nothing in tf32"),
-        ({}, "bf16", "autocast", "runs as it is written; choose arithmetic=every"),
+        ({}, "bf16", "autocast", "runs as it is written; choose bf16"),
         ({"causal": True}, "bf16", "every", "no form for causal"),
     ],
 )

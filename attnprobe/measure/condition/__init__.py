@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...grammar.arithmetic import FORMATS
 from ...grammar.lists import lengths
 from ...run.option import opt
-from ...run.topics.arithmetic import FORMATS
 from ...run.topics.reading import Budgets, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Output, plots_option

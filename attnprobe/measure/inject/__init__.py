@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import UsageError
 from ...frame.metric import INJECT, TAILS
+from ...grammar.arithmetic import arithmetics
 from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...judge.gates import Gated
 from ...run.option import NUMBERS, PLACES, opt
-from ...run.topics.arithmetic import arithmetics
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option, shown

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...approximation import Approximation
 from ...files import JsonObject
 from ...frame.rows import HEAD
+from ...grammar.arithmetic import FLOAT64
 from ...inject import attention_by
 from ...inject.replacement import EXACT, Replacement
 from ...inputs import AttentionCall
@@ -26,7 +27,6 @@ from ...reference import exact as exact_matrix
 from ...rounding import Arithmetic
 from ...run.cells import Result
 from ...run.limits import with_smaller_blocks
-from ...run.topics.arithmetic import FLOAT64
 from .drift import STATED, Local, Outputs, added_errors, local_errors, local_metrics, local_rows, model_drift
 from .language import LanguageModel, Predictions, Reading, batch_of
 from .plan import InjectWork
@@ -90,7 +90,7 @@ class Bench:
         begin = perf_counter()
         got = with_smaller_blocks(lambda: self._injected(work, computed))
         seconds = (perf_counter() - begin) / len(self.rows)
-        if work.arithmetic == FLOAT64:
+        if work.arithmetic == FLOAT64.name:
             self.usual = work, got
         usual = None if work.in_float64 is None else self._outputs_in_float64(work.in_float64)
         results = []
@@ -103,7 +103,7 @@ class Bench:
 
     def _outputs_in_float64(self, work: InjectWork) -> list[Outputs]:
         if self.usual is None or self.usual[0] != work:
-            self.usual = work, with_smaller_blocks(lambda: self._injected(work, Arithmetic.read(FLOAT64)))
+            self.usual = work, with_smaller_blocks(lambda: self._injected(work, Arithmetic.read(FLOAT64.name)))
         return self.usual[1]
 
     def _added(self, row: int, usual: Outputs, got: Outputs) -> dict[str, float]:
@@ -229,7 +229,7 @@ def replaced_heads(call: AttentionCall, work: InjectWork) -> range:
 
 def rounded_facts(arithmetic: Arithmetic | None) -> Result:
     """How many results a forward rounded. A forward that rounded none has failed."""
-    if arithmetic is None or arithmetic.format.name == FLOAT64:
+    if arithmetic is None or arithmetic.format == FLOAT64:
         return {}
     report = arithmetic.report
     parts = {"operations": report.emulated, "as_written": report.as_written}

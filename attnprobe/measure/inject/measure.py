@@ -14,6 +14,7 @@ from torch import Tensor
 from ...errors import SourceError, Unsupported
 from ...files import JsonObject
 from ...frame.rows import HEAD
+from ...grammar.arithmetic import FLOAT64
 from ...grammar.lists import spans
 from ...machine.timings import Timings
 from ...methods import METHODS
@@ -29,7 +30,6 @@ from ...run.costs import (
 )
 from ...run.inputs import InputKeeper
 from ...run.plan import Group, MethodRequest, method_facts
-from ...run.topics.arithmetic import ARITHMETICS, FLOAT64
 from . import EXACT, LAVA, SHUFFLED, InjectRequest
 from .allocation import STEPS, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
 from .bench import Bench
@@ -110,9 +110,9 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             "seed": work.seed,
             "by_line": self.request.lines,
             **({} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}),
-            **_arithmetic_facts(work.arithmetic),
+            **({} if work.arithmetic is None else {"format": work.arithmetic}),
             "reference": work.exact,
-            "requested": not work.exact and work.arithmetic != FLOAT64,
+            "requested": not work.exact and work.arithmetic != FLOAT64.name,
         }
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Bench, Result]]:
@@ -307,14 +307,6 @@ def _plan_rows(planned: Mapping[int, Sequence[int]]) -> list[JsonObject]:
         for layer, of_layer in planned.items()
         for head, keys in enumerate(of_layer)
     ]
-
-
-def _arithmetic_facts(arithmetic: str | None) -> JsonObject:
-    """The fields of a cell whose method runs in an arithmetic of its own."""
-    if arithmetic is None:
-        return {}
-    format, _, model = arithmetic.partition(":")
-    return {"format": format, "arithmetic": None if format == FLOAT64 else model or ARITHMETICS[0]}
 
 
 def _tried(work: InjectWork, prompt: int) -> list[int]:

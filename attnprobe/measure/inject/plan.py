@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import Unsupported, UsageError
 from ...frame.records.budgets import Budgets, read_budgets
 from ...frame.records.file import cell_key, identity_facts
+from ...grammar.arithmetic import FLOAT64
 from ...grammar.foreign import message
 from ...grammar.lists import short_name
 from ...inject.replacement import Budget
@@ -20,7 +21,6 @@ from ...methods.fitting import Fitted, fitted
 from ...rounding import Arithmetic
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.sources import draft_plan, left_out, prepared
-from ...run.topics.arithmetic import FLOAT64
 from . import EXACT, LAVA, SHUFFLED, InjectRequest
 from .policy import KEYED, why_not_kept
 
@@ -53,7 +53,7 @@ class InjectWork:
     @property
     def in_float64(self) -> InjectWork | None:
         """The same with the method in float64, from which rounding is measured; None if nothing is rounded."""
-        return None if self.arithmetic in (None, FLOAT64) else replace(self, arithmetic=FLOAT64)
+        return None if self.arithmetic in (None, FLOAT64.name) else replace(self, arithmetic=FLOAT64.name)
 
     @property
     def plan(self) -> str | None:
@@ -118,7 +118,7 @@ class InjectPlan:
     @property
     def arithmetics(self) -> tuple[str | None, ...]:
         """Those in which each method runs: torch's, float64 as the origin of rounding errors, and formats."""
-        return (None, FLOAT64, *self.request.arithmetic) if self.request.arithmetic else (None,)
+        return (None, FLOAT64.name, *self.request.arithmetic) if self.request.arithmetic else (None,)
 
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""

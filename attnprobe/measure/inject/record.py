@@ -33,8 +33,7 @@ class InjectLine(CellLine):
     predicts: Annotated[str | None, said("the words that the model predicts: causal (the next) or masked")] = None
     predicts_not: Annotated[str | None, said("why the model predicts no words")] = None
     model_dtype: Annotated[str | None, said("the dtype of the model")] = None
-    format: Annotated[str | None, said("with --arithmetic: the format in which the method runs, or float64")] = None
-    arithmetic: Annotated[str | None, said("with --arithmetic: what is rounded: every, tensor-cores, autocast")] = None
+    format: Annotated[str | None, said("with --arithmetic: that of the method, FORMAT[:MODEL] or float64")] = None
     operations: Annotated[Count | None, said("with --arithmetic: results that were computed in the arithmetic")] = None
     as_written: Annotated[
         Count | None, said("with --arithmetic: results that the method's code computes in a dtype of its own")

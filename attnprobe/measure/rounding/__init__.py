@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...frame.metric import ADDED, METRICS, metrics
-from ...grammar.lists import words
+from ...grammar.arithmetic import FORMATS, arithmetics
 from ...judge.gates import Gated
 from ...run.option import opt
-from ...run.topics.arithmetic import ARITHMETICS, FORMATS
 from ...run.topics.reading import Budgets, Lengths, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plots_option
@@ -38,16 +37,9 @@ class RoundingRequest(Lengths, Budgets, WeightsWords, OnTensors):
     )
     formats: tuple[str, ...] = opt(
         ("bf16", "fp16"),
-        "Formats of numbers: fp32, tf32, fp16, bf16, fp8-e4m3, fp8-e5m2.",
-        metavar="FORMAT,…",
-        among=FORMATS,
-        parse=words,
-    )
-    arithmetic: str = opt(
-        "every",
-        "What is rounded: every result, tensor-cores (inputs of products), or as autocast does.",
-        metavar="MODEL",
-        among=ARITHMETICS,
+        f"Formats of numbers: {', '.join(FORMATS)}; as bf16:autocast with a model of what is rounded.",
+        metavar="FORMAT[:MODEL],…",
+        parse=arithmetics,
     )
     goal: float = opt(
         0.1,

@@ -15,7 +15,7 @@ from ...errors import Unsupported, UsageError
 from ...frame.rows import head_rows
 from ...machine.timings import Timings
 from ...qkv import QKV
-from ...rounding import Computation, Estimate, Plan, RoundingErrors, estimate, format_named, measured, plan
+from ...rounding import Computation, Estimate, Plan, RoundingErrors, arithmetic_named, estimate, measured, plan
 from ...rounding.measured import EXACT
 from ...rounding.predictors import predictors
 from ...rounding.published import PUBLISHED, published_errors
@@ -34,7 +34,7 @@ OF_ESTIMATE, OF_PLAN = 8, 16
 
 @dataclass(frozen=True)
 class RoundingMethod(MethodCell):
-    """A method at a budget in a format. ``code`` names published code that runs in its place, if any."""
+    """A method at a budget in a format of ``--formats``. ``code`` names published code in its place, if any."""
 
     format: str
     code: str | None = None
@@ -65,8 +65,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
             "reference": False,
             "family": cell.request.entry.family,
             "format": cell.format,
-            "bits": format_named(cell.format).bits,
-            "arithmetic": self.request.arithmetic,
+            "bits": arithmetic_named(cell.format)[0].bits,
         }
 
     def work(self, place: Place, cell: RoundingMethod) -> Cost:
@@ -77,7 +76,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
         return passes * work, 4 * size
 
     def one(self, place: Place, cell: RoundingMethod, inputs: QKV, result: Result) -> None:
-        request, to = self.request, format_named(cell.format)
+        request, (to, model) = self.request, arithmetic_named(cell.format)
         assert cell.request is not None
         if (why := refused(cell.request, self.plan_of(place).target, inputs.n_k, cell.d)) is not None:
             raise Unsupported(why)
@@ -86,18 +85,18 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
             result |= {"status": "failed", "reason": NOT_FINITE}
             return
         if cell.code is not None:
-            made = published_errors(computation, to, request.arithmetic, request.goal)
+            made = published_errors(computation, to, model, request.goal)
             result |= {"rows": head_rows(inputs.heads, columns_of_outputs(made))}
             return
-        errors = measured(computation, to, request.arithmetic, goal=request.goal)
+        errors = measured(computation, to, model, goal=request.goal)
         columns = columns_of(errors) | {name: _numbers(values) for name, values in predictors(computation).items()}
         known = found = None
         if request.estimate or request.plan:
-            known = estimate(computation, to, request.arithmetic)
+            known = estimate(computation, to, model)
             columns |= estimated(known, errors)
             result["steps"] = len(known.sites)
         if request.plan and known is not None and (errors.approximation > EXACT).any():
-            found = plan(computation, to, errors, known, arithmetic=request.arithmetic, goal=request.goal)
+            found = plan(computation, to, errors, known, arithmetic=model, goal=request.goal)
             columns["planned_error"] = _numbers(found.measured.held)
             columns["kept_steps"] = [float(len(found.keep))] * len(inputs.heads)
             result["plan"] = found.line()
@@ -189,7 +188,7 @@ def _with_code(methods: Iterable[MethodRequest]) -> list[str]:
 def _cells(
     request: RoundingRequest, of: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
 ) -> Iterator[RoundingMethod]:
-    options = {name: getattr(request, name) for name in ("arithmetic", "goal", "estimate")}
+    options = {name: getattr(request, name) for name in ("goal", "estimate")}
     options["planned"] = request.plan
     asked = [method for method in of.methods if method.requested]
     published = [MethodRequest(name) for name in _with_code(asked)] if request.published else []

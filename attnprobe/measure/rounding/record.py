@@ -13,9 +13,8 @@ from . import OF_HEADS, OF_STEPS, SAID
 class RoundingCell(CellLine):
     """One method at one budget, in one format."""
 
-    format: Annotated[str | None, said("the format of numbers")] = None
+    format: Annotated[str | None, said("the format of numbers, FORMAT[:MODEL]")] = None
     bits: Annotated[Count | None, said("the bits of its significand, the leading one included")] = None
-    arithmetic: Annotated[str | None, said("the model of arithmetic: every, tensor-cores, autocast")] = None
     operations: Annotated[Count | None, said("results that were computed in the arithmetic")] = None
     as_written: Annotated[Count | None, said("results that the method's code computes in a dtype of its own")] = None
     steps: Annotated[Count | None, said("steps of the method whose results are rounded")] = None

@@ -19,7 +19,6 @@ WORDS = {  # of further places, in captions
     "prefix": "behind {} tokens",
     "backward": "",
     "format": "{}",
-    "arithmetic": "arithmetic {}",
 }
 COSTS = {"visited_fraction": "visited", "scored": "scored", "kv_read": "keys read", "cache_bytes": "kept"}
 FEW = "too few"

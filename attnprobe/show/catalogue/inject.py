@@ -34,7 +34,6 @@ PREDICTORS = {
     "residual_error": "residual\nerror",
 }
 EXACT_OF = {"exact": "exact (ref.)"}
-EVERY = "every"  # the model of arithmetic that is not written
 OF_ROUNDING = ("rounding_drift", "rounding_kl")  # of the model
 LOCAL_ROUNDING = "rounding_local"
 
@@ -167,12 +166,6 @@ def _layers_alone(rows: Rows) -> Any:
     return rows["alone"].map({True: "layers"})
 
 
-def _in(rows: Rows) -> Any:
-    """The arithmetic in which a method ran, as ``--arithmetic`` names it."""
-    known = rows["arithmetic"].notna() & (rows["arithmetic"] != EVERY)
-    return rows["format"].where(~known, rows["format"] + ":" + rows["arithmetic"].fillna(""))
-
-
 def _replaced_as(rows: Rows) -> Any:
     """What a forward replaced: a KV head, a layer, or all layers together."""
     return rows["layer"].notna().map({True: "a layer", False: "all"}).where(rows["kv_head"].isna(), "a KV head")
@@ -181,7 +174,7 @@ def _replaced_as(rows: Rows) -> Any:
 def _rounded_points(rows: Rows) -> Rows:
     """The means over windows of what rounding adds, to each method in each format and place."""
     known = [name for name in (*OF_ROUNDING, LOCAL_ROUNDING) if name in rows]
-    groups = rows.groupby(["name", "d", "format", "arithmetic", "layer", "kv_head"], sort=False, dropna=False)
+    groups = rows.groupby(["name", "d", "format", "layer", "kv_head"], sort=False, dropna=False)
     return groups[known].mean().astype(float).reset_index()
 
 
@@ -396,14 +389,14 @@ ALONE = Table(
     ),
     more=FURTHER,
 )
-IN = Column("in", "in_format", priority=KEY, meaning="the arithmetic of the method; float64 rounds nothing")
+IN = Column("in", "format", priority=KEY, meaning="the arithmetic of the method; float64 rounds nothing")
 ROUNDED = Table(
     "rounding",
     "What rounding adds to the drift",
     rows="layer.isna() and format.notna()",
     each=PLACE,
-    by=("name", "d", "in_format"),
-    derived={**OF_CELLS, "in_format": _in},
+    by=("name", "d", "format"),
+    derived=OF_CELLS,
     metric=OF_ROUNDING[0],
     main=f"{OF_ROUNDING[0]}.mean",
     columns=(
@@ -536,7 +529,7 @@ FIGURES = (
         marks=("point",),
         rows="kv_head.isna() and rounding_local.notna()",
         points=("layer",),
-        columns=("format", "arithmetic"),
+        columns=("format",),
         log=(LOCAL_ROUNDING, OF_ROUNDING[0]),
         center="mean",
         note="correlation",

@@ -6,6 +6,7 @@ from collections import Counter
 from statistics import correlation
 from typing import TYPE_CHECKING, Any
 
+from ...grammar.arithmetic import ARITHMETICS, format_and_model
 from ..figure import EACH, Figure, Guide
 from ..table import BUDGET, KEY, METHOD, Column, Table
 
@@ -14,17 +15,14 @@ if TYPE_CHECKING:
 
 ERROR = "output_spectral_relative"
 ADDED = "rounding_error"
-PLACE = ("source", "scale_inputs", "n", "target", "rounds")
-ROUNDS = {
-    "every": "every operation rounds",
-    "tensor-cores": "tensor cores round the inputs of products",
-    "autocast": "autocast",
-}
+PLACE = ("source", "scale_inputs", "n", "target")
 SAFE = 0.9  # of the heads
 LEADING = 5  # steps of a method that the table shows
 FEWEST = 3  # heads of a rank correlation
 CLEAR = 0.3  # estimates below it do not saturate
-FORMAT = Column("in", "format", priority=KEY, meaning="the format of numbers")
+FORMAT = Column(
+    "in", "format", priority=KEY, meaning="the format of numbers, and the model of arithmetic if it is written"
+)
 PREDICTORS = {"cond": "cond", "inverse_norm": "‖Z‖₂", "score_max": "max |S|", "cancellation": "cancellation"}
 
 
@@ -51,8 +49,16 @@ def _result(rows: DataFrame) -> str:
     return f"Rounding keeps to its goal in 90 % of the heads of: {'; '.join(sentences)}."
 
 
+def _notes(rows: DataFrame) -> list[str]:
+    """What the formats round, and the first steps that are not finite."""
+    rounds: dict[str, list[str]] = {}
+    for format in rows["format"].unique():
+        rounds.setdefault(ARITHMETICS[format_and_model(format)[1]], []).append(format)
+    return [*(f"{', '.join(formats)}: {words}" for words, formats in rounds.items()), *_failures(rows)]
+
+
 def _failures(rows: DataFrame) -> list[str]:
-    """A note on the first steps that are not finite, the most frequent ones first."""
+    """Notes on the first steps that are not finite, the most frequent ones first."""
     if "first_failed" not in rows:
         return []
     failed = rows.dropna(subset=["first_failed"])
@@ -83,11 +89,6 @@ def within_two(rows: DataFrame) -> float | None:
     clear = rows.query(f"rounding_estimate < {CLEAR} and not_finite == 0 and estimate_ratio == estimate_ratio")
     within = [0.5 < ratio < 2 for ratio in clear["estimate_ratio"]]
     return sum(within) / len(within) if within else None
-
-
-def _rounds(rows: DataFrame) -> Any:
-    """The arithmetic in words."""
-    return [ROUNDS.get(arithmetic) for arithmetic in rows["arithmetic"]]
 
 
 def _missed(rows: DataFrame) -> list[str]:
@@ -142,9 +143,9 @@ ADDS = Table(
             meaning="results that the method's code computes in a dtype of its own",
         ),
     ),
-    derived={"rounds": _rounds, "written": lambda rows: rows.get("as_written")},
+    derived={"written": lambda rows: rows.get("as_written")},
     sentence=_result,
-    notes=_failures,
+    notes=_notes,
 )
 PREDICTED = Table(
     "predicted",
@@ -168,7 +169,6 @@ PREDICTED = Table(
             for name, words in PREDICTORS.items()
         ),
     ),
-    derived={"rounds": _rounds},
     of_groups={
         "within_two": within_two,
         "of_estimate": rank_correlation("rounding_estimate"),
@@ -195,7 +195,7 @@ PLANS = Table(
     ),
     more=(Column("plan", "the_plan", meaning="the steps whose results stay in float32"),),
     of_groups={"the_plan": _plan},
-    derived={"rounds": _rounds, "all_steps": lambda rows: rows.get("steps")},
+    derived={"all_steps": lambda rows: rows.get("steps")},
     notes=_missed,
 )
 STEPS = Table(
@@ -216,7 +216,6 @@ STEPS = Table(
         ),
     ),
     more=(Column("share p10", "share.p10", unit="%"), Column("share p90", "share.p90", unit="%")),
-    derived={"rounds": _rounds},
 )
 TITLE = "Rounding"
 TABLES = (ADDS, PREDICTED, PLANS, STEPS)
