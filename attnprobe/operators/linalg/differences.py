@@ -47,9 +47,10 @@ class Differences:
     B is computed in blocks of rows, with one exponential for each entry. All approximations use a block while it is in
     the cache. On a CPU a block has one head, and threads compute several heads side by side. On other devices it has
     all heads that fit: a pass takes as many operations for many heads as for one, and does not wait for the device.
-    Products are ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~. Norms subtract entry by entry, so
-    their only cancellation is that of E itself. If squares of a matrix under- or overflow, `in_units` finds a power of
-    two, its unit, by which further passes divide it.
+    Products are ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~. Of a `Streamed` B~ they would
+    compute all rows, twice and in float64; there E is a block of rows of B less those of B~, in the dtype of B. Norms
+    subtract entry by entry, so their only cancellation is that of E itself. If squares of a matrix under- or overflow,
+    `in_units` finds a power of two, its unit, by which further passes divide it.
 
     Args:
         exact: (h, n_q, n_k). approximations: operators of the same shape.
@@ -89,13 +90,10 @@ class Differences:
         def of(heads: slice) -> None:
             parts = [self._part(c, heads) for c in range(count)]
             start = v1.expand(heads.stop - heads.start, -1, -1)
-            minus = self._applied(parts, start.repeat(1, 1, count))
-            y = torch.empty_like(minus)
-            divisor = self._divisor(range(count), heads, s)
-            sums = self._first_sums(heads, start, minus, y, divisor)
-            total, columns, squares[:, heads], infinity[:, heads], largest = sums
+            products = self._products(range(count), heads, parts, start.repeat(1, 1, count))
+            columns, squares[:, heads], infinity[:, heads], largest = self._first_sums(heads, parts, start, products)
             size[heads] = columns.amax(1).double().sqrt() * largest.sqrt()
-            applied = _divided(self._transposed(parts, total, y), divisor)
+            applied = self._transposed(parts, products)
             normal[:, heads] = applied.unflatten(2, (count, s)).movedim(2, 0)
 
         side_by_side([partial(of, heads) for heads in self.groups], self.exact.device)
@@ -128,11 +126,9 @@ class Differences:
             wide = x.new_zeros(heads.stop - heads.start, self.n_k, len(parts), s)  # zero where a matrix is done
             wide[row, :, column] = x[place]
             wide = wide.flatten(2)  # (g, n_k, a' s)
-            minus = self._applied(parts, wide)
-            y = torch.empty_like(minus)
-            divisor = self._divisor(approximations, heads, s)
-            total = self._normal_sums(heads, wide, minus, y, divisor)
-            applied = _divided(self._transposed(parts, total, y), divisor)
+            products = self._products(approximations, heads, parts, wide)
+            self._normal_sums(heads, parts, wide, products)
+            applied = self._transposed(parts, products)
             out[place] = applied.unflatten(2, (len(parts), s))[row, :, column]
 
         jobs = []
@@ -145,17 +141,17 @@ class Differences:
         return out
 
     def _first_sums(
-        self, heads: slice, v1: Tensor, minus: Tensor, y: Tensor, divisor: Tensor | None
+        self, heads: slice, parts: Sequence[Operator | None], v1: Tensor, products: _Products
     ) -> tuple[Tensor, ...]:
-        """The sums of the first pass over g heads; it fills ``y`` with EV₁ over its units.
+        """Add to the products of the first pass over g heads, and take the sums of entries.
 
-        They are BᵀY, transposed (g, C s, n_k), the column sums of B (g, n_k), sums of squares (C, g), and the largest
-        row sums of each ``|E_c|`` (C, g) and of B (g,).
+        These are the column sums of B (g, n_k), sums of squares (C, g), and the largest row sums of each ``|E_c|``
+        (C, g) and of B (g,).
         """
-        exact = self.exact.heads(heads)
-        rows = [None if op is None else op.heads(heads) for op in self.approximations]
-        count, spaces = len(rows), (self._space(len(v1)), self._space(len(v1)))
-        total, columns = v1.new_zeros(len(v1), minus.shape[2], self.n_k), v1.new_zeros(len(v1), self.n_k)
+        exact, s = self.exact.heads(heads), v1.shape[2]
+        rows = [one if isinstance(one, Streamed) else self._op(c, heads) for c, one in enumerate(parts)]
+        count, spaces = len(parts), (self._space(len(v1)), self._space(len(v1)))
+        columns = v1.new_zeros(len(v1), self.n_k)
         squares = torch.zeros(count, len(v1), dtype=torch.float64, device=v1.device)
         infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
         units = None if self.units_of_entries is None else self.units_of_entries[:, heads, None, None]
@@ -164,57 +160,67 @@ class Differences:
             sums = absolute_b.sum(2)
             columns += absolute_b.sum(1)
             largest = torch.maximum(largest, sums.amax(1).double())
-            torch.sub(product(block, v1).repeat(1, 1, count), minus[:, begin:end], out=y[:, begin:end])
-            total += product(_divided(y[:, begin:end], divisor).mT, block)
+            for at in _by_products(parts, s):
+                made = product(block, v1).repeat(1, 1, (at.stop - at.start) // s)
+                products.add(begin, end, at, block, made)
             for c, part in enumerate(rows):
-                e = block
-                if part is not None:
-                    e = torch.sub(block, part.rows(begin, end).to(self.dtype), out=spaces[1][:, : end - begin])
+                e = block if part is None else self._less(block, part, begin, end, spaces[1])
+                if isinstance(part, Streamed):
+                    products.add(begin, end, _columns(c, s), e, product(e, v1))
                 own = e if units is None else e / units[c]
                 squares[c] += torch.linalg.vector_norm(own, dim=2).double().square().sum(1)
                 absolute = sums if part is None else e.abs_().sum(2)
                 infinity[c] = torch.maximum(infinity[c], absolute.amax(1).double())
-        return total, columns, squares, infinity, largest
+        return columns, squares, infinity, largest
 
-    def _normal_sums(self, heads: slice, wide: Tensor, minus: Tensor, y: Tensor, divisor: Tensor | None) -> Tensor:
-        """BᵀY of a later pass over g heads, transposed (g, a s, n_k); it fills ``y`` with EX over its units."""
-        exact, space = self.exact.heads(heads), self._space(len(wide))
-        total = wide.new_zeros(len(wide), wide.shape[2], self.n_k)
-        for begin, end, block in self._blocks(exact, space):
-            torch.sub(product(block, wide), minus[:, begin:end], out=y[:, begin:end])
-            total += product(_divided(y[:, begin:end], divisor).mT, block)
-        return total
+    def _normal_sums(self, heads: slice, parts: Sequence[Operator | None], wide: Tensor, products: _Products) -> None:
+        """Add to the products of a later pass over g heads."""
+        exact, s = self.exact.heads(heads), wide.shape[2] // len(parts)
+        spaces = self._space(len(wide)), self._space(len(wide))
+        runs: list[tuple[slice, Streamed | None]] = [(at, None) for at in _by_products(parts, s)]
+        runs += [(_columns(i, s), part) for i, part in enumerate(parts) if isinstance(part, Streamed)]
+        read = [wide[..., at].contiguous() for at, _ in runs]
+        for begin, end, block in self._blocks(exact, spaces[0]):
+            for (at, part), x in zip(runs, read, strict=True):
+                e = block if part is None else self._less(block, part, begin, end, spaces[1])
+                products.add(begin, end, at, e, product(e, x))
 
-    def _divisor(self, approximations: Sequence[int], heads: slice, s: int) -> Tensor | None:
-        """The unit of each column of products of approximations side by side, (g, 1, a s); None if all are 1."""
-        if self.units is None:
-            return None
-        return self.units[list(approximations), heads].T.repeat_interleave(s, 1)[:, None]
+    def _less(self, block: Tensor, op: Operator, begin: int, end: int, space: Tensor) -> Tensor:
+        """A block of rows of B less those of an approximation, in ``space``."""
+        out = space[:, : end - begin]
+        rows = op.rows_into(out, begin, end) if isinstance(op, Streamed) else op.rows(begin, end)
+        return torch.sub(block, rows.to(self.dtype), out=out)
 
-    def _applied(self, parts: Sequence[Operator | None], x: Tensor) -> Tensor:
-        """``B~X`` of approximations side by side, (g, n_q, a s) for the blocks x (g, n_k, a s) of each."""
-        out, s = x.new_zeros(len(x), self.n_q, x.shape[2]), x.shape[2] // len(parts)
+    def _products(
+        self, approximations: Sequence[int], heads: slice, parts: Sequence[Operator | None], x: Tensor
+    ) -> _Products:
+        """The products of a pass with the blocks x (g, n_k, a s) of approximations side by side, before its blocks."""
+        minus, s = x.new_zeros(len(x), self.n_q, x.shape[2]), x.shape[2] // len(parts)
         for i, part in enumerate(parts):
-            columns = slice(i * s, (i + 1) * s)
-            if part is not None:
-                out[:, :, columns] = part @ x[:, :, columns]
-        return out
+            if part is not None and not isinstance(part, Streamed):
+                minus[:, :, _columns(i, s)] = part @ x[:, :, _columns(i, s)]
+        divisor = None
+        if self.units is not None:
+            divisor = self.units[list(approximations), heads].T.repeat_interleave(s, 1)[:, None]
+        return _Products(minus, divisor, torch.empty_like(minus), x.new_zeros(len(x), x.shape[2], self.n_k))
 
-    def _transposed(self, parts: Sequence[Operator | None], total: Tensor, y: Tensor) -> Tensor:
-        """``BᵀY - B~ᵀY``, (g, n_k, a s), from the transpose ``total`` of ``BᵀY`` (g, a s, n_k) and y (g, n_q, a s).
-
-        ``total`` is a transpose, because a product adds to a few long rows faster than to many short ones.
-        """
-        out, s = total.mT.contiguous(), y.shape[2] // len(parts)
+    def _transposed(self, parts: Sequence[Operator | None], products: _Products) -> Tensor:
+        """``EᵀY`` over the units, (g, n_k, a s), from the products of all blocks."""
+        y, out = products.y, products.total.mT.contiguous()
+        s = y.shape[2] // len(parts)
         for i, part in enumerate(parts):
-            columns = slice(i * s, (i + 1) * s)
-            if part is not None:
-                out[:, :, columns] -= part.rmatmul(y[:, :, columns]).to(out)
-        return out
+            if part is not None and not isinstance(part, Streamed):
+                out[:, :, _columns(i, s)] -= part.rmatmul(y[:, :, _columns(i, s)]).to(out)
+        return _divided(out, products.divisor)
+
+    def _op(self, c: int, heads: slice) -> Operator | None:
+        op = self.approximations[c]
+        return None if op is None else op.heads(heads)
 
     def _part(self, c: int, heads: slice) -> Operator | None:
-        op = self.approximations[c]
-        return None if op is None else op.heads(heads).to(torch.float64)
+        """Some heads of an approximation: in float64, or in the dtype of B where rows are subtracted."""
+        op = self._op(c, heads)
+        return None if op is None else op.to(self.dtype if isinstance(op, Streamed) else torch.float64)
 
     def _blocks(self, op: Operator, space: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         """Yields ``(begin, end, rows of B)`` of g heads, the same in every pass.
@@ -233,6 +239,48 @@ class Differences:
         row = torch.empty(0, dtype=self.dtype, device=self.exact.device)
         rows = min(self.n_q, block_rows(row, heads * self.n_k, _cpu_rows(self.n_k)))
         return row.new_empty(heads, rows, self.n_k)
+
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """Products of a pass over g heads, with the columns of a approximations side by side.
+
+    Attributes:
+        minus: ``B~X``, (g, n_q, a s); 0 for streamed approximations, whose rows are subtracted from those of B.
+        divisor: the unit of each column, (g, 1, a s); None if all are 1.
+        y: EX over its units, (g, n_q, a s). total: the sums of ``EᵀY`` of streamed approximations and of ``BᵀY`` of the
+            others, transposed, (g, a s, n_k): a product adds to a few long rows faster than to many short ones.
+    """
+
+    minus: Tensor
+    divisor: Tensor | None
+    y: Tensor
+    total: Tensor
+
+    def add(self, begin: int, end: int, at: slice, e: Tensor, made: Tensor) -> None:
+        """Take in a block of rows: ``made`` is its product ``e x`` with the columns ``at`` of X."""
+        own = torch.sub(made, self.minus[:, begin:end, at], out=made)
+        own = _divided(own, None if self.divisor is None else self.divisor[..., at])
+        self.y[:, begin:end, at] = own
+        self.total[:, at] += product(own.mT, e)
+
+
+def _columns(i: int, s: int) -> slice:
+    """The columns of approximation i of those side by side."""
+    return slice(i * s, (i + 1) * s)
+
+
+def _by_products(parts: Sequence[Operator | None], s: int) -> list[slice]:
+    """The columns of approximations that are not streamed; neighbours are together."""
+    runs: list[slice] = []
+    for i, part in enumerate(parts):
+        if isinstance(part, Streamed):
+            continue
+        at = _columns(i, s)
+        if runs and runs[-1].stop == at.start:
+            at = slice(runs.pop().start, at.stop)
+        runs.append(at)
+    return runs
 
 
 def _divided(products: Tensor, divisor: Tensor | None) -> Tensor:

@@ -41,8 +41,7 @@ def test_one_run_has_several_models_of_arithmetic_of_a_format(tmp_path):
         errors = rounding_errors(load_qkv(qkv=qkv_file), "performer", 4, format)
         assert frame[frame["format"] == format]["rounding_error"].tolist() == pytest.approx(errors.rounding.tolist())
     [shown] = views(open_run(tmp_path / "r"))
-    grid = shown.tables[0]
     assert [line["format"] for line in shown.rows if line["table"] == "rounding"] == [*formats]
-    assert any(note.startswith("bf16:tensor-cores: products round their inputs") for note in grid.notes)
+    assert "\nbf16:tensor-cores: products round their inputs" in shown.text("md")
     [first, second, third] = check(shown.gate_lines, [parse_gate("rounding_error=1", EXPERIMENT.gated)])
     assert [result.where.split()[0] for result in (first, second, third)] == [*formats]
