@@ -16,7 +16,7 @@ from ..errors import unknown
 from ..machine.environment import OWN, PREFIX
 from ..measure.base import Experiment
 from ..run.option import Option, built, options_of
-from ..run.topics.showing import ALL, NO_FIGURE, Output
+from ..run.topics.showing import ALL, NO_FIGURE, Gates, Output
 
 if TYPE_CHECKING:
     from ..show.shown import Catalogue
@@ -66,6 +66,7 @@ format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]
 style_option = taking([shown["style"]])
 by_layer_option = taking([shown["by_layer"]])
 shown_options = taking([shown[name] for name in ("format_", "columns", "debug")])
+limits_options = taking([option for option in options_of(Gates) if option.name in ("gates", "floors")])
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:

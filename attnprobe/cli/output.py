@@ -18,7 +18,7 @@ from .streams import answer, echo, note
 
 if TYPE_CHECKING:
     from ..files import Fields
-    from ..judge.gates import GateResult
+    from ..judge.gates import Gate, Gated, GateResult
     from ..judge.junit import Case
     from ..show.shown import Drawn, Shown
 
@@ -177,7 +177,7 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
 def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
     """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates."""
     from ..judge.junit import check_report
-    from ..judge.parse import parse_gate, parse_gates
+    from ..judge.parse import parse_gates
     from ..measure import experiment
 
     config = click.get_current_context().obj  # of a sweep
@@ -185,12 +185,19 @@ def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[s
     if gated is None:
         return []
     declared = [] if config is None else parse_gates(config.gates, gated)
-    requested = {f"--fail-above {text}": parse_gate(text, gated) for text in above}
-    requested |= {f"--fail-below {text}": parse_gate(text, gated, least=True) for text in below}
+    requested = limits_of(gated, above, below)
     refuse_impossible(requested, request)
     if junit is not None:
         check_report(junit)
     return [*declared, *requested.values()]
+
+
+def limits_of(gated: Gated, above: Sequence[str], below: Sequence[str]) -> dict[str, Gate]:
+    """The gates of ``--fail-above`` and ``--fail-below``, by what a message calls them."""
+    from ..judge.parse import parse_gate
+
+    found = {f"--fail-above {text}": parse_gate(text, gated) for text in above}
+    return found | {f"--fail-below {text}": parse_gate(text, gated, least=True) for text in below}
 
 
 def refuse_impossible(gates: Mapping[str, Any], request: Any) -> None:

@@ -800,6 +800,7 @@ def metrics(*names: str) -> tuple[Metric, ...]:
 
 
 ERROR = (*OUTPUT, *MATRIX, *DIAGNOSTICS, *SELECTED, *INVERSE, *KERNELS, *ROWS)
+ACCEPT = (*JUDGED, *metrics("max_abs", "relative_frobenius", "ratio_to_framework"))
 BENCH = metrics("ratio_to_exact", "seconds", "peak_bytes", "flops")
 INJECT = metrics(
     *("drift", "logits_drift", "kl", "top1_agreement", "loss", "loss_own", "loss_change"),

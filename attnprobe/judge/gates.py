@@ -251,7 +251,8 @@ def _seconds(line: Fields) -> float | None:
 def _where(gate: Gate, row: Fields) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
     subject = [*map(row.get, gate.subjects), method_label(row) if row.get("method") else None]
-    at = at_label(row.get("at") or {}, row.get("method"))
+    further = {name: value for name, value in (row.get("at") or {}).items() if name not in gate.subjects}
+    at = at_label(further, row.get("method"))
     return " ".join(filter(None, [*subject, *places, at, source_heading(row)]))
 
 

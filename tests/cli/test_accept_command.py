@@ -43,6 +43,45 @@ def test_a_right_kernel_exits_with_0_and_a_wrong_one_with_1(run, pack, tmp_path)
     assert messages == ["an entry is not finite: head 0, query 5", "no output", None, None]
 
 
+def test_limits_are_judged_for_every_case_beside_its_verdict(run, pack, tmp_path):
+    """A right kernel fails a limit that is tighter than rounding; a wrong or missing case fails every limit."""
+    outputs = {f"{case.name}.o": naive(case) for case in pack}
+    paths, report = write(tmp_path, outputs), str(tmp_path / "kernel.xml")
+    code, out, err = run("accept", *paths, "--fail-above", "excess.max=1", "--fail-below", "queries_within.min=1")
+    assert code == 0 and "passes all 4 cases" in out and "gates passed: excess.max <= 1, queries_within.min >= 1" in err
+    rows = json.loads(run("accept", *paths, "--format", "json")[1])["rows"]
+    largest = max(rows, key=lambda row: row["excess.max"])
+    limit = f"excess.max={0.99 * largest['excess.max']}"
+    code, out, err = run("accept", *paths, "--fail-above", limit, "--junit", report)
+    failed = [line for line in err.splitlines() if "gate failed" in line]
+    assert code == 1 and "passes all 4 cases" in out and failed and largest["case"] in failed[0]
+    cases = [case.find("failure") is None for case in ET.parse(report).iter("testcase")]
+    assert len(cases) == 8 and all(cases[:4]) and cases[4:].count(False) == len(failed)
+    others = [row["case"] for row in rows if row["excess.max"] < 0.99 * largest["excess.max"]]
+    assert run("accept", *paths, "--fail-above", f"{limit} for case={others[0]}")[0] == 0
+    del outputs[f"{pack[1].name}.o"]
+    code, _, err = run("accept", *write(tmp_path, outputs), "--fail-above", "max_abs.max=9")
+    [line] = [line for line in err.splitlines() if "gate failed" in line]
+    assert code == 1 and line.endswith(f"{pack[1].name}: only 0 of {len(pack[1].q)} values are finite")
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ("excces.max=1", "unknown metric 'excces'; did you mean 'excess'?"),
+        ("excess.most=1", "unknown statistic 'most'; choose from mean"),
+        ("queries_within=1", "larger is better there; use --fail-below"),
+        ("excess=1 for window", "unknown key 'method'"),
+        ("lse_excess=1 for case=nothing", "no row of the case 'nothing'"),
+    ],
+)
+def test_a_limit_that_cannot_be_judged_fails(limit, says, run, pack, tmp_path):
+    code, _, err = run(
+        "accept", *write(tmp_path, {f"{case.name}.o": naive(case) for case in pack}), "--fail-above", limit
+    )
+    assert code == (1 if "nothing" in limit else 2) and says in err
+
+
 @pytest.mark.parametrize("format", ["json", "jsonl", "csv", "md", "latex", "github"])
 def test_every_format_has_every_case(format, run, pack, tmp_path):
     code, out, _ = run("accept", *write(tmp_path, {f"{case.name}.o": naive(case) for case in pack}), "--format", format)

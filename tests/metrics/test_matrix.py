@@ -1,5 +1,7 @@
 """Errors of whole matrices, without holding one, against the dense float64 matrix."""
 
+from collections import Counter
+
 import pytest
 import torch
 from inputs import make
@@ -10,7 +12,7 @@ from attnprobe.errors import UsageError
 from attnprobe.methods import approximate, by_family
 from attnprobe.metrics import MATRIX_METRICS, ExactNorms, exact_norms, shared_matrix_errors
 from attnprobe.metrics import matrix as matrix_file
-from attnprobe.operators import Dense, LowRank
+from attnprobe.operators import Dense, LowRank, SoftmaxAttention
 from attnprobe.operators.linalg import differences as differences_file
 from attnprobe.operators.linalg.differences import Differences
 from attnprobe.operators.linalg.krylov import start_block
@@ -172,9 +174,9 @@ def test_operators_of_other_shapes_are_refused():
 
 
 def test_the_passes_are_products_with_the_difference():
-    """`normal`, which never subtracts entries, against `first`, which does, and against dense matrices."""
+    """`normal` and `first` against dense matrices; `kivi` is streamed, and stands between others that are not."""
     qkv = make(n=100, n_k=90, h=2)
-    ops = [None, *(operator(name, "softmax", qkv, 12) for name in ("performer", "amm", "window"))]
+    ops = [None, *(operator(name, "softmax", qkv, 12) for name in ("performer", "kivi", "window"))]
     matrices = Differences(exact(qkv), ops)
     v1, _ = start_block(90, 16, 0, F64, torch.device("cpu"))
     first = matrices.first(v1)
@@ -191,6 +193,21 @@ def test_the_passes_are_products_with_the_difference():
         assert abs(float(first.frobenius2[i]) - float(e.norm()) ** 2) <= 1e-13 * float(e.norm()) ** 2
         assert abs(float(first.infinity[i]) - float(e.abs().sum(1).max())) <= 1e-13 * float(e.abs().sum(1).max())
         assert first.size[i] >= torch.linalg.matrix_norm(dense[0][i % 2], 2)
+
+
+def test_rows_of_a_streamed_approximation_are_computed_once_a_pass():
+    """Products with it would compute them twice, and in float64."""
+    qkv, computed = make(n=300, h=1, dtype=torch.float32), Counter()
+
+    class Counted(SoftmaxAttention):
+        def scores(self, heads, start, stop, out=None):
+            computed[self.dtype] += stop - start
+            return super().scores(heads, start, stop, out)
+
+    b = exact(qkv)
+    [errors] = shared_matrix_errors(b, [Counted(qkv.q, 0.9 * qkv.k, qkv.scale)], norms=exact_norms(b))
+    passes = int(errors.metrics["matrix_spectral_passes"])
+    assert passes > 2 and computed == {torch.float32: 300 * passes}
 
 
 def test_nothing_of_size_n_by_n_is_made():
