@@ -161,7 +161,8 @@ def register_attention(
     """Register a method with transformers, and return the name for ``model.set_attn_implementation``.
 
     It acts like `injected` in every layer. The model keeps the method, for example in training. Draws depend on the
-    module's ``layer_idx`` (0 if it has none).
+    module's ``layer_idx`` (0 if it has none). The model has no own implementation beside it, so a mask is read as by
+    eager attention: some models take its softmax in float32, also in a model in float64.
 
     Args:
         method, d, seed, target, options: as in `injected`.

@@ -127,7 +127,8 @@ def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
     """The pattern of a mask (b, 1 or h, n_q, n_k) of visible keys. Rows of padded queries are ignored.
 
     A query that sees no key is padding only if no query sees its own key. Otherwise later queries would read what its
-    attention made of nothing, so the mask is custom.
+    attention made of nothing, so the mask is custom. In cross attention a query has no key of its own, and is padding
+    nowhere.
 
     >>> str(pattern_of(torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()))
     'causal'
@@ -162,7 +163,8 @@ def _pattern(seen: Tensor, cross: bool) -> Pattern:
     n_q, n_k = seen.shape[1:]
     keys = seen.any(1)  # (b, n_k)
     rows = seen.any(2)  # (b, n_q)
-    if n_q <= n_k and not cross and bool((~rows & keys[:, n_k - n_q :]).any()):
+    read = keys.any(1, keepdim=True) if cross else keys[:, n_k - n_q :] if n_q <= n_k else torch.zeros_like(rows)
+    if bool((~rows & read).any()):
         return Pattern(None if bool(keys.all()) else keys, regular=False)
     if n_q == n_k and not cross:
         rows = rows & keys

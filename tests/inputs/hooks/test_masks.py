@@ -87,6 +87,22 @@ def test_a_query_that_sees_no_key_is_no_padding_if_others_see_its_key(name, valu
     assert apart(states(model, mask), own) <= SAME
 
 
+def test_a_query_of_cross_attention_that_sees_no_key_is_no_padding():
+    """It gets what the model gives it: the padding of its own tokens says nothing of the keys of another text."""
+    model, visible = model_of("BART", "sdpa"), CAUSAL.clone()
+    visible[5] = False
+    mask = numbers(visible, -1e4)[None, None]
+    own = states(model, mask)
+    for layer in ("decoder.*.encoder_attn", "all"):
+        with injected(model, "softmax", layer=layer):
+            assert apart(states(model, mask), own) <= SAME
+    calls = capture(model, {"input_ids": ids(), "attention_mask": mask})
+    assert {str(call.pattern) for (path, _), call in calls.items() if "encoder_attn" in path} == {"custom"}
+    padded = {"input_ids": ids(), "attention_mask": (torch.arange(N) < 20)[None].long()}
+    found = {str(call.pattern) for (path, _), call in capture(model, padded).items() if "encoder_attn" in path}
+    assert found == {"padding"}
+
+
 @pytest.mark.parametrize("value", [torch.finfo(torch.float64).min, *BLIND[2:]])
 @pytest.mark.parametrize("name", ["Llama", "GPT-NeoX"])
 def test_a_query_that_sees_no_key_in_float64_is_as_in_torchs_own_attention(name, value):
