@@ -56,6 +56,8 @@ class Call:
 
     def written(self) -> list[Tensor]:
         """The tensors whose memory it writes."""
+        if not self.operation.writes:
+            return []
         named = dict(zip(self.operation.arguments, self.args, strict=False)) | self.kwargs
         return [x for name in self.operation.writes for x in tensors([named.get(name)])]
 
@@ -114,7 +116,6 @@ class Follow(TorchDispatchMode):
         super().__init__()
         self.to, self.arithmetic, self.keep, self.choices = to, arithmetic, keep, choices
         self.report = Report()
-        self._choosing = False
         self._widths: dict[int, tuple[StorageWeakRef, Width]] = {}
         self._stack = ExitStack()
 
@@ -224,24 +225,23 @@ class Follow(TorchDispatchMode):
         if call.operation.name == "_local_scalar_dense" and call.inputs[0].is_floating_point():
             self.report.scalars[call.site] += 1
         result = self.compute(call)
-        if self.choices is None or self._choosing or call.operation.name not in CHOOSING:
+        if self.choices is None or call.operation.name not in CHOOSING:
             return result
         return self._chosen(call, result) if any(not _whole(x) for x in call.inputs) else result
 
     def chosen_scores(self, scores: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """The result of `largest_scores`, as one choice: which of equal scores it takes is none of its parts'."""
-        site, before, self._choosing = here("largest_scores"), self._choosing, True
-        try:
-            values, places = largest_scores(scores, *args, **kwargs)
-        finally:
-            self._choosing = before
-        if self.choices is None or before or self.width(scores) is None:
-            return values, places
-        held = self.choices.met(site, places, of_a_set=True)
-        if held is places:
-            return values, places
-        self.follow(held)
-        return scores.gather(-1, held.clamp(min=0)).masked_fill(held < 0, float("-inf")), held
+        if self.width(scores) is None:
+            return largest_scores(scores, *args, **kwargs)
+        site = here("largest_scores")
+        with _disable_current_modes():
+            single = scores.float()  # has the numbers of every emulated format, and is sorted in half of the time
+            ordered = single if torch.equal(single.to(scores.dtype), scores) else scores
+            places = largest_scores(ordered, *args, **kwargs)[1]
+        if self.choices is not None:
+            places = self.choices.met(site, places, of_a_set=True)
+        self.follow(places)
+        return scores.gather(-1, places.clamp(min=0)).masked_fill(places < 0, float("-inf")), places
 
     def _chosen(self, call: Call, result: Any) -> Any:
         """The result of a call, with the integers of an earlier computation if choices are held."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +32,12 @@ class _Saved:
     memory: int
     width: Width | None
     producers: Producers = frozenset()
+
+    @cached_property
+    def infinite(self) -> Tensor | None:
+        """Which numbers are not finite; None if all are."""
+        finite = torch.isfinite(self.x)
+        return None if bool(finite.all()) else ~finite
 
 
 @dataclass
@@ -145,21 +152,20 @@ class Tape(Follow):
             g = self._region(adjoint, saved)
             if g is not None and self.arithmetic != "tensor-cores":
                 inexact = rounded(saved.x, self.to) != saved.x
-                found.inputs += _square(g * inexact, saved.x)
+                found.inputs += _square(g * inexact, saved)
         return found
 
     def _back(self, step: _Step, adjoint: dict[int, Tensor], found: Squares) -> None:
         g_outputs = [self._region(adjoint, saved) for saved in step.outputs]
         if all(g is None for g in g_outputs):
             return
-        finite = [torch.isfinite(y.x) for y in step.outputs]
         g_outputs = [
-            torch.zeros_like(y.x) if g is None else g.masked_fill(~number, 0)  # an infinite score is a mask
-            for g, y, number in zip(g_outputs, step.outputs, finite, strict=True)
+            torch.zeros_like(y.x) if g is None else _without(g.clone(), y.infinite)  # an infinite score is a mask
+            for g, y in zip(g_outputs, step.outputs, strict=True)
         ]
-        masked = not all(bool(number.all()) for number in finite)
+        masked = any(y.infinite is not None for y in step.outputs)
         if step.rounds:
-            found.made[step.site] += sum(_square(g, y.x) for g, y in zip(g_outputs, step.outputs, strict=True))
+            found.made[step.site] += sum(_square(g, y) for g, y in zip(g_outputs, step.outputs, strict=True))
         for y in step.outputs:  # what stood there before, or is read under another name, has no adjoint of its own
             if (region := self._region(adjoint, y)) is not None:
                 region.zero_()
@@ -184,18 +190,20 @@ class Tape(Follow):
             of = torch.autograd.grad(
                 [y for y, _ in pairs], [x for _, x in leaves], [g for _, g in pairs], allow_unused=True
             )
-        for (saved, x), g in zip(leaves, of, strict=True):
+        for (saved, _), g in zip(leaves, of, strict=True):
             if g is None:
                 continue
-            g = g.masked_fill(~torch.isfinite(x.detach()) | (g.isnan() & masked), 0)  # such as 0 · ∞ of a mask
+            g = _without(g, saved.infinite)
+            if masked:
+                g = g.masked_fill(g.isnan(), 0)  # such as 0 · ∞ of a mask
             if saved.width is not None:
                 self._add(adjoint, saved, g)
             if not step.reads:
                 continue
             if saved.width in (None, Width.WIDE):
-                found.made[step.site] += _square(g * (rounded(saved.x, self.to) != saved.x), saved.x)
+                found.made[step.site] += _square(g * (rounded(saved.x, self.to) != saved.x), saved)
             else:
-                found.read[saved.producers, step.site] += _square(g, saved.x)
+                found.read[saved.producers, step.site] += _square(g, saved)
 
     def _made_by(self, call: Call) -> Producers:
         """The sites that made the numbers of a call's result."""
@@ -266,10 +274,14 @@ def _overlaps(x: Tensor) -> bool:
     return False
 
 
-def _square(g: Tensor, y: Tensor) -> float:
+def _without(x: Tensor, infinite: Tensor | None) -> Tensor:
+    """A tensor with zeros in place of some numbers."""
+    return x if infinite is None else x.masked_fill(infinite, 0)
+
+
+def _square(g: Tensor, saved: _Saved) -> float:
     """``‖g ∘ y‖²``, without numbers y that are infinite: they are not rounded."""
-    product = g * y
-    return float(torch.where(torch.isfinite(y), product, torch.zeros_like(product)).square().sum())
+    return float(_without(g * saved.x, saved.infinite).square().sum())
 
 
 def _same(x: Tensor) -> Tensor:
