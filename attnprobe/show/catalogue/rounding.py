@@ -52,7 +52,7 @@ def _result(rows: DataFrame) -> str:
 def _notes(rows: DataFrame) -> list[str]:
     """What the formats round, and the first steps that are not finite."""
     rounds: dict[str, list[str]] = {}
-    for format in rows["format"].unique():
+    for format in rows["format"].dropna().unique():
         rounds.setdefault(ARITHMETICS[format_and_model(format)[1]], []).append(format)
     return [*(f"{', '.join(formats)}: {words}" for words, formats in rounds.items()), *_failures(rows)]
 
