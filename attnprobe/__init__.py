@@ -61,6 +61,7 @@ _PUBLIC = {
     "method": "methods",
     "open_run": "report",
     "output_errors": "metrics",
+    "probe": "probing",
     "register_attention": "inject",
     "residual_errors": "metrics",
     "rounding_errors": "rounding",
@@ -93,6 +94,7 @@ __all__ = [
     "method",
     "open_run",
     "output_errors",
+    "probe",
     "register_attention",
     "residual_errors",
     "rounding_errors",
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
         spectra,
     )
     from .operators import Operator
+    from .probing import probe
     from .qkv import QKV
     from .reference import exact
     from .report import Run, open_run

@@ -168,7 +168,7 @@ def test_a_mean_that_the_test_does_not_support_is_not_called_better():
     some = records({"skyformer": [0.5] * 7 + [0.9] * 5, "linformer": [0.6] * 7 + [0.7] * 5}, d=(16,))
     assert best(some) == [(16, "linformer", "skyformer", "undecided")]
     (grid,) = shown_of(some).tables
-    assert "not told apart from skyformer" in grid.sentence
+    assert "not shown better than skyformer" in grid.sentence
     cells = as_rows(some)
     (row,) = compare_runs(cells, cells, pairs=["linformer=skyformer"]).rows
     (duel,) = shown_of(some).duels

@@ -28,7 +28,7 @@ MEASURES = CORE | {
 READS = {"errors", "files", "grammar", "records"}
 MAY = {
     # for typing only
-    "__init__": CORE | {"experiments", "inject", "methods", "metrics", "report", "rounding", "sources"},
+    "__init__": CORE | {"experiments", "inject", "methods", "metrics", "probing", "report", "rounding", "sources"},
     "__main__": {"cli"},
     "errors": set(),
     "arguments": {"errors"},
@@ -62,6 +62,7 @@ MAY = {
     "frame": READS,
     "judge": READS | {"experiments", "frame", "show"},
     "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
+    "probing": {"arguments", "errors", "experiments", "report"},
     "report": READS | {"arguments", "experiments", "frame", "judge", "show"},
     "testing": CORE | {"methods", "grammar"},
     "packs": {"errors", "files", "rng", "sources"},
