@@ -32,6 +32,8 @@ def _notes(rows: Rows) -> list[str]:
 
 def _medians(rows: Rows) -> str:
     """The median errors of a method that is measured alone, beside V-Mean's; of several methods the best is named."""
+    if not {"requested", ERROR} <= {*rows}:
+        return ""  # nothing was measured
     names = rows[rows["requested"] & rows[ERROR].notna()]["name"].unique()
     if len(names) != 1:
         return ""
