@@ -89,11 +89,12 @@ class Best:
         >>> Best.sentence([duel], "mean error")
         'Smallest mean error: a at d = 8 (better than b, p = 0.01 over heads).'
         """
-        parts = []
+        budgets: dict[tuple[str, str], list[str]] = {}
         for duel in best:
             p = "" if duel["p_adjusted"] is None else f", p = {duel['p_adjusted']:.2g} over {duel['test']}"
             told = f"{TOLD.get(duel['verdict'], 'not shown better than')} {duel['next']}{p}"
-            parts.append(f"{duel['name']} at d = {duel['d']} ({told})")
+            budgets.setdefault((duel["name"], told), []).append(str(duel["d"]))
+        parts = [f"{name} at d = {', '.join(d)} ({told})" for (name, told), d in budgets.items()]
         return f"Smallest {title}: {'; '.join(parts)}." if parts else ""
 
     @staticmethod

@@ -161,7 +161,7 @@ def test_each_budget_has_its_best_and_the_sentence_says_so():
     some = records({"skyformer": 0.5, "linformer": 3.0})
     assert best(some) == [(16, "skyformer", "linformer", "better"), (32, "skyformer", "linformer", "better")]
     (grid,) = shown_of(some).tables
-    assert grid.sentence.startswith("Smallest mean error: skyformer at d = 16 (better than linformer, p = ")
+    assert grid.sentence.startswith("Smallest mean error: skyformer at d = 16, 32 (better than linformer, p = ")
 
 
 def test_a_mean_that_the_test_does_not_support_is_not_called_better():
