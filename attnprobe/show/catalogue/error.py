@@ -51,7 +51,7 @@ def _median(line: Mapping[Hashable, Any]) -> str:
 
 HEADS = Table(
     "error",
-    "Error of the output, relative to the exact output (0 is exact)",
+    "Relative error of the output (0 is exact attention)",
     rows=f"{MEASURED} and not (method == 'lower-bound' and output_spectral == 0)",
     each=PLACE,
     by=("name", "d"),
