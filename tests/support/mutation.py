@@ -279,22 +279,20 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
     kinds = ", ".join(KINDS)
     return f"""# Planted faults
 
-Do the tests notice a wrong method? Each of {len(results)} faults is one wrong edit of the package. The command makes
-the edit in a copy of the package and runs the tests of that method there. It prints every fault with the first test
-that fails:
+Do the tests notice a wrong method? Each of {len(results)} faults is one wrong edit of the package. This command
+makes each edit in a copy of the package, and prints the first test that fails:
 
 ```sh
 python tests/support/mutation.py --jobs {jobs}
 ```
 
-`--write` rewrites this page. The faults are in `tests/support/faults.txt`. If no test catches a fault, the exit code
-is 1. Every family has a fault of each kind: {kinds}.
+The faults are in `tests/support/faults.txt`. Every family has a fault of each kind: {kinds}.
 
 The tests have four layers:
 
 {layers}
 
-A number counts the faults that a layer catches without the others; `alone` are those that no other layer catches.
+A number counts the faults that a layer catches; `alone` are faults that no other layer catches.
 
 {conditions}
 
