@@ -42,24 +42,24 @@ _PUBLIC = {
     "AttnprobeError": "errors",
     "BadResult": "errors",
     "Operator": "operators",
-    "Run": "report",
+    "Run": "show.page",
     "SourceError": "errors",
     "Storage": "methods",
     "Unsupported": "errors",
     "UsageError": "errors",
     "approximate": "methods",
-    "budgets": "experiments.budget.search",
-    "capture": "sources",
+    "budgets": "measure.budget.search",
+    "capture": "inputs",
     "exact": "reference",
-    "findings": "experiments.theory.setting",
+    "findings": "measure.theory.setting",
     "injected": "inject",
     "input_statistics": "metrics",
-    "instability": "experiments.stability.training",
+    "instability": "measure.stability.training",
     "kernel_errors": "metrics",
-    "load_qkv": "sources",
+    "load_qkv": "inputs",
     "matrix_errors": "metrics",
     "method": "methods",
-    "open_run": "report",
+    "open_run": "show.page",
     "output_errors": "metrics",
     "probe": "probing",
     "register_attention": "inject",
@@ -105,10 +105,11 @@ __all__ = [
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .errors import AttnprobeError, BadResult, SourceError, Unsupported, UsageError
-    from .experiments.budget.search import budgets
-    from .experiments.stability.training import instability
-    from .experiments.theory.setting import findings
     from .inject import injected, register_attention
+    from .inputs import capture, load_qkv
+    from .measure.budget.search import budgets
+    from .measure.stability.training import instability
+    from .measure.theory.setting import findings
     from .methods import Storage, approximate, method
     from .metrics import (
         input_statistics,
@@ -123,9 +124,8 @@ if TYPE_CHECKING:
     from .probing import probe
     from .qkv import QKV
     from .reference import exact
-    from .report import Run, open_run
     from .rounding import rounding_errors
-    from .sources import capture, load_qkv
+    from .show.page import Run, open_run
 
 
 def __getattr__(name: str) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import check_fields, checked
 from .errors import Unsupported
-from .groups import of_heads
+from .grammar.arguments import check_fields, checked
 from .operators import Operator
 from .operators.blocks import row_blocks
+from .operators.groups import of_heads
 from .qkv import QKV
 
 CACHED_ENTRIES = 2**18  # numbers of an output on a CPU; to allocate more takes as long as the product

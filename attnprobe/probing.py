@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from .arguments import checked
 from .errors import unknown
-from .experiments import EXPERIMENTS, experiment
-from .report import Run, open_run
+from .grammar.arguments import checked
+from .measure import EXPERIMENTS, experiment
+from .show.page import Run, open_run
 
 
 @checked()

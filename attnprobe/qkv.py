@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .arguments import tensor_fault
 from .errors import LINE, NotFinite, UsageError, cut
-from .groups import as_index, repeated, shared_heads
-from .visible import Visible
+from .grammar.arguments import tensor_fault
+from .operators.groups import as_index, repeated, shared_heads
+from .operators.visible import Visible
 
 if TYPE_CHECKING:
-    from .block import Block
+    from .operators.block import Block
 
 TOKENS = 2**13  # that are checked at once
 LARGEST = 2**53  # of a whole number, as in records

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from .arguments import checked
 from .errors import unknown
+from .grammar.arguments import checked
 from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention
 from .operators.blocks import row_blocks
 from .operators.threads import side_by_side
+from .operators.visible import Visible
 from .qkv import QKV
-from .visible import Visible
 
 TARGETS = ("softmax", "gaussian")
 ROWS = 512  # the least of a head that a thread of a CPU computes at a time

@@ -38,12 +38,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
 import tiny_models  # noqa: E402
 
 from attnprobe.errors import AttnprobeError  # noqa: E402
-from attnprobe.experiments.error import ErrorRequest, measure_errors  # noqa: E402
-from attnprobe.experiments.inject import InjectRequest, measure_drift  # noqa: E402
 from attnprobe.grammar.lists import spans  # noqa: E402
-from attnprobe.hooks.call import AttentionCall  # noqa: E402
-from attnprobe.hooks.capture import capture_all  # noqa: E402
-from attnprobe.sources import survey  # noqa: E402
+from attnprobe.inputs import survey  # noqa: E402
+from attnprobe.inputs.hooks.call import AttentionCall  # noqa: E402
+from attnprobe.inputs.hooks.capture import capture_all  # noqa: E402
+from attnprobe.measure.error import ErrorRequest, measure_errors  # noqa: E402
+from attnprobe.measure.inject import InjectRequest, measure_drift  # noqa: E402
 
 CALL = 1e-6  # the largest distance of a call, and error of a head
 MODEL = 4  # the largest drift, in units of the model's own rounding

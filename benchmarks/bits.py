@@ -35,16 +35,16 @@ import torch
 from measuring import Goal, arguments, finish
 from torch import Tensor
 
-from attnprobe.experiments.inject import InjectRequest
-from attnprobe.experiments.inject.decoding import DecodingBench
-from attnprobe.experiments.inject.measure import InjectCells
-from attnprobe.experiments.inject.plan import InjectWork
-from attnprobe.experiments.inject.policy import Steps
 from attnprobe.frame.ranks import rank_correlation
 from attnprobe.grammar.lists import options_text
+from attnprobe.machine.timings import Timings
+from attnprobe.measure.inject import InjectRequest
+from attnprobe.measure.inject.decoding import DecodingBench
+from attnprobe.measure.inject.measure import InjectCells
+from attnprobe.measure.inject.plan import InjectWork
+from attnprobe.measure.inject.policy import Steps
 from attnprobe.methods import approximate
 from attnprobe.run.plan import MethodRequest, parse_methods
-from attnprobe.timings import Timings
 
 GOAL = 0.85  # of the residual error within formats
 RESAMPLES = 200

@@ -65,7 +65,7 @@ def rows() -> list[Goal]:
     import torch
 
     from attnprobe import load_qkv
-    from attnprobe.experiments.error import ErrorRequest, measure_errors
+    from attnprobe.measure.error import ErrorRequest, measure_errors
     from attnprobe.reference import own_output
 
     torch.set_num_threads(1)

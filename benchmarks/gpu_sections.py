@@ -17,12 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnprobe import QKV, Operator, approximate, exact, matrix_errors
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.differences import Differences
-from attnprobe.linalg.spectra import Leading, leading_singular_values
-from attnprobe.linalg.spectral import block_size
 from attnprobe.methods import METHODS
 from attnprobe.metrics import ExactOutput, output_errors, row_metrics
 from attnprobe.metrics.cost import counted_flops
+from attnprobe.operators.linalg.differences import Differences
+from attnprobe.operators.linalg.spectra import Leading, leading_singular_values
+from attnprobe.operators.linalg.spectral import block_size
 from attnprobe.reference import attention, exact_output
 
 __all__ = ["DIFFERENCE", "SECTIONS", "Sizes", "in_forwards"]
@@ -423,7 +423,7 @@ def decoding(measure: Measure, sizes: Sizes) -> None:
 
 def decoding_at(measure: Measure, n: int, sizes: Sizes) -> None:
     """Rows of one prompt of n tokens; ``over exact`` compares with exact attention of the same steps."""
-    from attnprobe.experiments.inject.policy import PromptPolicy, Steps, kept_keys, prompt_text  # needs pydantic
+    from attnprobe.measure.inject.policy import PromptPolicy, Steps, kept_keys, prompt_text  # needs pydantic
 
     heads, d = sizes.several, min(max(n // 10, 1), n)
 

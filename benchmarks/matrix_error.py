@@ -33,12 +33,12 @@ from measuring import Goal, arguments, finish, timed
 from torch import Tensor
 
 from attnprobe import QKV, approximate, exact, load_qkv, matrix_errors
-from attnprobe.linalg.differences import Differences
+from attnprobe.inputs.scaled import scaled
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.metrics.cost import peak_bytes
 from attnprobe.operators import Operator
+from attnprobe.operators.linalg.differences import Differences
 from attnprobe.reference import attention
-from attnprobe.sources.scaled import scaled
 
 TOL = 1e-3
 SPEED_GOALS, POWER_GOAL, SWEEP_GOAL = {4096: 36.0, 8192: 60.0}, 3.0, 68.0

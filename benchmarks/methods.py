@@ -18,9 +18,9 @@ import tempfile
 
 from measuring import Goal, arguments, finish
 
-from attnprobe.experiments.bench import BenchRequest, measure_bench
-from attnprobe.experiments.bench.calls import EXACT
-from attnprobe.report import open_run, views
+from attnprobe.measure.bench import BenchRequest, measure_bench
+from attnprobe.measure.bench.calls import EXACT
+from attnprobe.show.page import open_run, views
 from attnprobe.show.shown import Shown
 
 LINEAR, EXACT_GOAL, BAND, FASTER_AT, SHARE = 1.15, 2.0, 0.15, 4096, 0.25

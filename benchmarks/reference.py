@@ -16,9 +16,9 @@ import torch
 from measuring import Goal, arguments, finish, timed
 
 from attnprobe import QKV
+from attnprobe.inputs import RandomSource
 from attnprobe.metrics.cost import peak_bytes
 from attnprobe.reference import exact_output
-from attnprobe.sources import RandomSource
 
 SPEED_GOAL, MEMORY_GOAL, SAME, GOAL_N = 4.0, 200.0, 1e-13, 8192
 

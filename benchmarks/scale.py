@@ -27,8 +27,8 @@ import torch
 from measuring import Goal, arguments, finish, spread
 from safetensors.torch import save_file
 
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.records.append import RecordWriter
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.run.where.backends import Alone, Crew
 from attnprobe.run.where.pool import Processes
 from attnprobe.run.where.ray_cluster import cluster
@@ -134,7 +134,7 @@ def apart(path: str, windows: int) -> float:
 
 def overhead(record: dict[str, Any], folder: str, backend: Alone | Crew) -> float:
     """Seconds per cell of groups that take no time, beyond the start of the process."""
-    with RecordWriter(Path(folder) / "records.jsonl") as writer:
+    with RecordWriter(Path(folder) / "rows.jsonl") as writer:
         keeper = Keeper(writer)
         backend.run(range(GROUPS), Echo(record), keeper)
         return (perf_counter() - keeper.since) / keeper.count
@@ -150,7 +150,7 @@ def main() -> int:
     torch.set_num_threads(1)
     ways = {"two processes": {"jobs": 2}}
     if args.ray:
-        ways["two of Ray"] = {"jobs": 2, "backend": "ray", "ray_address": "local"}
+        ways["two of Ray"] = {"jobs": 2, "backend": "ray:local"}
     ratios: dict[str, list[float]] = {name: [] for name in (*ways, "two shards")}
     different = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -60,7 +60,7 @@ def llama(n: int, first: int) -> QKV:
     }
     config = LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=256, max_position_embeddings=n)
     model: Any = LlamaModel(config).eval()
-    text = (files("attnprobe.sources") / "embedded.txt").read_bytes()
+    text = (files("attnprobe.inputs") / "embedded.txt").read_bytes()
     ids = torch.tensor(list((text * (n // len(text) + 1))[:n]))[None]
     attention = model.layers[0].self_attn
     with torch.no_grad():

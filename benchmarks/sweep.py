@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attnprobe import QKV, approximate, load_qkv
-from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.metrics.cost import peak_bytes
 
 METHODS = ("nystromformer", "skyformer", "performer", "informer", "linformer")

@@ -4,10 +4,11 @@
                                 [--epsilon 0.5,0.2,0.1,0.05] [--probes 16] [--dtype float32] [--rounds 1]
 
 Both start from X = [Q; K] of one head, n queries and n keys, and give ``d_stat(λ) = Tr(C̄(C̄ + λI)⁻¹)`` at every
-``λ = ε‖C‖`` of Skyformer's theorem 2; C̄ has 2n rows. Ours is `attnprobe.linalg.dimension.statistical_dimension`, its
-stopping rule and its stated error included; the other fills C̄ in float64 and takes `torch.linalg.eigvalsh`, once for
-all λ. In each round both run once in turn in this process, after a call of each on 256 rows; a time is the median
-of the rounds. ``off`` is the difference over what is stated of it, the bracket and five standard errors to either
+``λ = ε‖C‖`` of Skyformer's theorem 2; C̄ has 2n rows. Ours is
+`attnprobe.operators.linalg.dimension.statistical_dimension`, its stopping rule and its stated error included; the other
+fills C̄ in float64 and takes `torch.linalg.eigvalsh`, once for all λ. In each round both run once in turn in this
+process, after a call of each on 256 rows; a time is the median of the rounds.
+``off`` is the difference over what is stated of it, the bracket and five standard errors to either
 side: at most 1 where the statement is true. ``s.e.`` is the largest relative one over λ.
 
 Goals at n=4096: 10 times faster on every head, and anywhere ``off`` at most 1 for every head and λ. Exits 1 where one
@@ -24,9 +25,9 @@ import torch
 from measuring import Goal, arguments, finish, layers_and_heads, one_head, timed
 from torch import Tensor
 
-from attnprobe.linalg.dimension import Dimension, statistical_dimension
-from attnprobe.linalg.spectra import held, leading_singular_values
 from attnprobe.operators import GaussianAttention
+from attnprobe.operators.linalg.dimension import Dimension, statistical_dimension
+from attnprobe.operators.linalg.spectra import held, leading_singular_values
 
 SPEED_GOALS = {4096: 10.0}
 WARM = 256  # rows of a call that is not counted

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from sources_helpers import bert_config, save, seeded, text_of
 
 from attnprobe.cli import main
+from attnprobe.frame.records.append import RecordWriter
 from attnprobe.operators.blocks import BLOCK_MEMORY
-from attnprobe.records.append import RecordWriter
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # no test depends on what another has captured
 
@@ -74,7 +74,7 @@ def blocks_of_full_size(monkeypatch):
 @pytest.fixture(autouse=True, scope="session")
 def typed_records():
     """Whatever a command writes is what its type says."""
-    from attnprobe.experiments import shape_of
+    from attnprobe.measure import shape_of
 
     append = RecordWriter.append
 
@@ -253,7 +253,7 @@ def write(tmp_path):
     from error_rows import in_rows
 
     def write_(name, records):
-        with RecordWriter(tmp_path / name / "records.jsonl") as writer:
+        with RecordWriter(tmp_path / name / "rows.jsonl") as writer:
             for index, record in enumerate(records):
                 writer.append(in_rows({**record, "key": f"{name}{index}"}))
         return name

@@ -84,13 +84,13 @@ def test_no_limit_is_none(tmp_path):
 @pytest.mark.parametrize("name", ["~nobody-has-this-name/x", "x" * 400])
 def test_a_name_that_cannot_be_a_path_is_refused_wherever_one_is_given(name, monkeypatch):
     from attnprobe.frame.papers import read_reference
+    from attnprobe.frame.records.budgets import read_budgets
+    from attnprobe.inputs import SourceSpec, resolve
+    from attnprobe.inputs.cache import default_cache
     from attnprobe.methods import get
     from attnprobe.methods.user.scaffold import write_method
-    from attnprobe.records.budgets import read_budgets
-    from attnprobe.report.run import open_run
-    from attnprobe.sources import SourceSpec, resolve
-    from attnprobe.sources.cache import default_cache
-    from attnprobe.sweeps.yaml_file import sweep_file
+    from attnprobe.run.sweeps.yaml_file import sweep_file
+    from attnprobe.show.page.run import open_run
 
     def cached():
         monkeypatch.setattr("os.environ", {**os.environ, "ATTNPROBE_CACHE_DIR": name})

@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..environment import variable
 from ..errors import AttnprobeError, cut, nearest
-from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import diverted, message, reason
-from .options import unknown_variables
+from ..machine.environment import variable
+from ..measure import EXPERIMENTS, experiment
+from .options import Context, unknown_variables
 from .stopping import INTERRUPTED, TERMINATED, Terminated, heed_termination
 from .streams import answer, answers_last, note, open_streams, unwritten
 
@@ -71,11 +71,14 @@ def _command(name: str) -> click.Command:
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is used."""
 
+    context_class = Context
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         command = _command(name)
+        command.context_class = Context
         command.context_settings = {**HELP, **command.context_settings}  # also where it is called without the group
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
@@ -106,7 +109,7 @@ class LazyGroup(click.Group):
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
     epilog=EXIT_CODES,
-    context_settings={**HELP, "max_content_width": 110},
+    context_settings=HELP,
 )
 @click.version_option(__version__, prog_name="attnprobe")
 @click.pass_context

@@ -14,7 +14,7 @@ Examples:
   attnprobe accept full.safetensors outputs.safetensors --junit kernel.xml
 \b
 In Python:
-  from attnprobe.packs import judged, read_outputs, read_pack
+  from attnprobe.testing.packs import judged, read_outputs, read_pack
   pack = read_pack("full.safetensors")
   judged(pack, read_outputs("outputs.safetensors", pack)).failed
 \b
@@ -38,9 +38,9 @@ def accept(pack: str, outputs: str, junit: str | None, **shown: Any) -> None:
     dtype allows. A missing case is wrong.
     """
     from ..judge.junit import Case, check_report
-    from ..packs import judged, read_outputs, read_pack
     from ..show.header import Header
     from ..show.shown import Catalogue, Shown
+    from ..testing.packs import judged, read_outputs, read_pack
     from .output import keep_cases
     from .streams import answer
 

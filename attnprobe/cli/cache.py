@@ -9,11 +9,11 @@ import click
 from .options import debug_option
 
 if TYPE_CHECKING:
-    from ..sources.cache import Cache
+    from ..inputs.cache import Cache
 
 EPILOG = """\b
 In Python:
-  from attnprobe.sources.cache import default_cache
+  from attnprobe.inputs.cache import default_cache
   for entry in default_cache().entries():
       print(entry.path, entry.size)"""
 
@@ -61,7 +61,7 @@ def clear(debug: bool) -> None:
 
 
 def _caches() -> list[Cache]:
-    from ..sources.cache import default_cache
+    from ..inputs.cache import default_cache
 
     models = default_cache(kind="models")
     return [default_cache(), *([models] if models.entries() or models.unfinished() else [])]

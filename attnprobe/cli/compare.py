@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import as_shown, check_shown, output_of, shown_options, write_section
+from .options import as_shown, check_shown, output_of, shown_options, write_sections
 
 EPILOG = """\b
 Examples:
@@ -17,7 +17,7 @@ Examples:
 \b
 In Python:
   from attnprobe.judge.runs import compare_runs
-  from attnprobe.experiments import read_run
+  from attnprobe.measure import read_run
   compare_runs(read_run("outputs/a").records, read_run("outputs/b").records).regressions
 \b
 Verdicts:
@@ -45,9 +45,10 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {name: title for title, names in GROUPS.items() for name in names}
-        for title in (*GROUPS, "Help"):
-            params = [one for one in self.get_params(ctx) if groups.get(one.name or "", "Help") == title]
-            write_section(formatter, ctx, title, params)
+        *_, last = GROUPS
+        params = self.get_params(ctx)
+        sections = [(title, [one for one in params if groups.get(one.name or "", last) == title]) for title in GROUPS]
+        write_sections(formatter, ctx, sections)
 
 
 @click.command("compare", cls=Grouped, epilog=EPILOG)
@@ -119,18 +120,18 @@ def compare(
 
     With --pair, compare two methods, of two runs or of one: RIGHT is worse, better, the same or undecided.
 
-    A and B are folders of `attnprobe error`, `inject` or `bench`, or records.jsonl files. Both runs must have the
+    A and B are folders of `attnprobe error`, `inject` or `bench`, or rows.jsonl files. Both runs must have the
     same weights, text, tokenizer, positions and dtype, by their hashes. For bench, both must be from the same machine;
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..errors import UsageError
-    from ..experiments import read_run
     from ..files import reading
     from ..frame.labels import sources_in_words
+    from ..frame.records.read import left_out_note, malformed_notes
     from ..judge.junit import check_report
     from ..judge.outcomes import comparison_cases, comparison_line
     from ..judge.runs import compare_runs, sources_of
-    from ..records.read import left_out_note, malformed_notes
+    from ..measure import read_run
     from ..show.header import Header
     from ..show.shown import Catalogue, Shown
     from .output import keep_cases
@@ -151,7 +152,7 @@ def compare(
         line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)
     }
     for line, path in left_out.items():
-        note(f"{line}: the last command did not ask for them; compare {path}/records.jsonl takes all")
+        note(f"{line}: the last command did not ask for them; compare {path}/rows.jsonl takes all")
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
         comparison = compare_runs(
             records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers, statistic

@@ -8,7 +8,7 @@ from .options import debug_option
 
 EPILOG = """\b
 In Python:
-  from attnprobe.sources import describe_defaults, survey
+  from attnprobe.inputs import describe_defaults, survey
   describe_defaults()
   survey("minilm")"""
 
@@ -32,7 +32,7 @@ def doctor(model: str | None, weights: str, debug: bool) -> None:
     from .streams import answer
 
     if model is not None:
-        from ..sources import survey
+        from ..inputs import survey
 
         for line in survey(model, weights):
             answer(line)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..experiments.base import Experiment
-from ..timings import duration
+from ..machine.timings import duration
+from ..measure.base import Experiment
 from .progress import progress_bar
 from .streams import BEGAN, answer
 

@@ -13,7 +13,7 @@ from ..run.topics.reading import Layers, SomeQueries, Source
 from .options import debug_option, taking
 
 if TYPE_CHECKING:
-    from .. import sources
+    from .. import inputs as sources
 
 EXTRACT_EPILOG = """\b
 In Python:
@@ -51,8 +51,8 @@ def extract(
     Measuring commands read the file with --qkv FILE. With --queries it has the rows of some queries, and all queries
     beside them, for methods that choose keys by earlier ones.
     """
+    from ..inputs import SourceSpec, resolve, save_qkv
     from ..run.sources import layers_of
-    from ..sources import SourceSpec, resolve, save_qkv
     from .progress import progress_bar
     from .streams import note
 
@@ -74,7 +74,7 @@ def extract(
 def _extract_pack(name: str, out: str, force: bool) -> None:
     """Write a pack of cases."""
     from ..errors import UsageError
-    from ..packs import made, save_pack
+    from ..testing.packs import made, save_pack
     from .options import origins
     from .streams import note
 
@@ -142,11 +142,11 @@ def select(
     METHOD is a sparse method with its options, such as quest:page=32. `attnprobe error selection:FILE` judges the file.
     """
     from ..errors import Unsupported, UsageError
+    from ..inputs import SourceSpec, resolve
     from ..methods import approximate
     from ..methods.selection.files import save_selection
     from ..run.plan import parse_methods
     from ..run.sources import layers_of, left_out, tell_left_out
-    from ..sources import SourceSpec, resolve
     from .progress import progress_bar
     from .streams import note
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import textwrap
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,15 +18,15 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from ..experiments.base import Experiment
 from ..files import qkv_file, text_file
 from ..grammar.lists import check_device, is_file_of_text
-from ..run.option import GROUPS, Option, options_of
+from ..machine.timings import Timings
+from ..measure.base import Experiment
+from ..run.option import GROUPS, OUTPUT, Option, options_of
 from ..run.topics.reading import Reading, Tensors
 from ..run.topics.running import RunRequest
 from ..run.topics.showing import ALL
-from ..timings import Timings
-from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
+from .options import check_shown, click_settings, kinds_from, request_and_output, write_sections
 from .output import (
     begin_cases,
     columns_of,
@@ -48,13 +47,13 @@ if TYPE_CHECKING:
     from ..judge.gates import Gate
 
 NAMES = "names"  # of methods, as arguments
-REST = "Help"  # the group of click's own options, which are always shown
 ONCE = "is out of reach"  # ends a line about the model hub: the first line of every table names what was read instead
 
 
 def measuring_command(experiment: Experiment) -> click.Command:
-    """The command of an experiment."""
+    """The command of an experiment. Its help has the first paragraph of the request's docstring, and its lists."""
     names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...")
+    first, *rest = cleandoc(experiment.request.__doc__ or "").split("\n\n")
     return MeasuringCommand(
         experiment.name,
         params=[
@@ -62,7 +61,7 @@ def measuring_command(experiment: Experiment) -> click.Command:
             *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
         ],
         callback=partial(_run, experiment),
-        help=cleandoc(experiment.request.__doc__ or ""),
+        help="\n\n".join([first, *(text for text in rest if text.startswith("\b"))]),
         experiment=experiment,
     )
 
@@ -73,7 +72,7 @@ def options_in(experiment: Experiment) -> tuple[Option, ...]:
 
 
 class MeasuringCommand(click.Command):
-    """A command whose help groups its options and lists the metrics of its gates."""
+    """A command whose help groups its options."""
 
     def __init__(self, *args: Any, experiment: Experiment, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -91,24 +90,15 @@ class MeasuringCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str | None, str] = {option.name: option.group for option in options_in(self.experiment)}
-        for group in (*GROUPS, REST):
-            params = [param for param in self.get_params(ctx) if groups.get(param.name, REST) == group]
-            names = [("METHOD", "The same as --method METHOD.")] if group == GROUPS[0] else []
-            write_section(formatter, ctx, group, params, names)
+        params = self.get_params(ctx)
+        sections = [(group, [param for param in params if groups.get(param.name, OUTPUT) == group]) for group in GROUPS]
+        write_sections(formatter, ctx, sections)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        one = self.experiment
-        sections = {"Examples": [f"attnprobe {one.name} {line}" for line in one.examples], "In Python": one.python}
-        if one.gated is not None:
-            from ..judge.gates import STATISTICS
-
-            metrics = f"{', '.join(one.gated.names)}; each with {', '.join(STATISTICS)};"
-            rows = "behind VALUE, 'for METHOD d=64,128' selects rows"
-            sections["--fail-above takes"] = [*textwrap.wrap(metrics, 76), rows]
-        for title, lines in sections.items():
-            with formatter.section(title):
-                for line in lines:
-                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")  # in one line, to be copied
+        formatter.write_paragraph()
+        with formatter.section("Examples"):
+            for line in self.experiment.examples:  # each in one line, to be copied
+                formatter.write(f"{'':{formatter.current_indent}}attnprobe {self.experiment.name} {line}\n")
 
 
 def refuse_absent(request: RunRequest) -> None:
@@ -128,8 +118,8 @@ def _run(experiment: Experiment, **_: Any) -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     kinds = kinds_from(output.plots, experiment.plots)
     check_shown(output, lambda: [experiment.catalogue])
-    if getattr(output, "listing", False):
-        answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
+    if experiment.list_all is not None and output.listing:
+        answer(experiment.list_all(output.format_), styled=output.format_ == "table")
         return
     above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
     gates = gates_of(request, experiment.name, above, below, getattr(output, "junit", None))
@@ -167,7 +157,7 @@ def measure_and_show(
 
         session = experiment.measure(request, notify=tell, progress=progress, timings=timings, **keeps)
     from ..judge.outcomes import gates_markdown
-    from ..report import open_run, views
+    from ..show.page import open_run, views
 
     records = session.outcome.records
     if not records:
@@ -181,7 +171,7 @@ def measure_and_show(
         older = [kind for kind, figure in view.figures.items() if figure_files(session.path, figure.stem)]
         draw(view, session.path, [*kinds, *older])  # which show an earlier run
     if getattr(output, "show_timings", False):
-        from ..timings import timings_table
+        from ..machine.timings import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = judge_gates(results, gates, getattr(output, "junit", None))
@@ -192,7 +182,7 @@ def told_before(line: str) -> bool:
     """Whether an earlier command on this machine said the same of the hub. The folder of the cache remembers it."""
     if not line.endswith(ONCE):
         return False
-    from ..sources.cache import default_cache
+    from ..inputs.cache import default_cache
 
     with suppress(OSError, UsageError):
         cache = default_cache(lambda line: None, "told")

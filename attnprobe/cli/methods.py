@@ -32,7 +32,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     from .streams import answer
 
     check_format(format_)
-    from ..environment import plugins
+    from ..machine.environment import plugins
     from ..methods import by_family, get
     from ..methods.lookup import installed
     from ..show.listing import listing

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from ..environment import OWN, PREFIX
 from ..errors import unknown
-from ..experiments.base import Experiment
+from ..machine.environment import OWN, PREFIX
+from ..measure.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import ALL, NO_FIGURE, Output
 
 if TYPE_CHECKING:
     from ..show.shown import Catalogue
 
+WIDTH = 110  # columns of help
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def click_settings(option: Option) -> dict[str, Any]:
     """The arguments of ``click.option``. If the field parses its own text, click passes the text on."""
-    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    settings: dict[str, Any] = {
+        "help": option.help,
+        "metavar": option.metavar or {int: "N", float: "X"}.get(option.kind),
+    }
     default = option.text(option.default)
     if option.kind is bool:
         settings |= {"is_flag": True}
@@ -32,10 +40,11 @@ def click_settings(option: Option) -> dict[str, Any]:
     elif option.parse is None:
         settings |= {"type": option.kind}
     if option.kinds:
-        named = option.kinds if len(option.kinds) == 1 else (*option.kinds, ALL)
-        settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": f"[{'|'.join(named)}]"}
+        settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": "[KIND,…]"}
     if default is not None and default is not False and default != ():
-        settings |= {"default": default, "show_default": not option.repeatable and "[default: " not in option.help}
+        if default is True:
+            settings["help"] = f"{option.help} [default: on]"
+        settings |= {"default": default, "show_default": not option.repeatable and "[default: " not in settings["help"]}
     elif option.optional and option.kind is bool:
         settings["default"] = None
     return settings
@@ -61,7 +70,7 @@ shown_options = taking([shown[name] for name in ("format_", "columns", "debug")]
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     """The running command's request and its output options."""
-    from ..sweeps.contradictions import Given, refuse_pairs
+    from ..run.sweeps.contradictions import Given, refuse_pairs
 
     ctx = click.get_current_context()
     options = (*options_of(experiment.request), *options_of(experiment.output))
@@ -77,19 +86,56 @@ def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     return request, output
 
 
-def write_section(
-    formatter: click.HelpFormatter,
-    ctx: click.Context,
-    title: str,
-    params: Iterable[click.Parameter],
-    first: Sequence[tuple[str, str]] = (),
+class Compact(click.HelpFormatter):
+    """Help whose lists follow one another without empty lines: an option is a line, or two."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.joined = False  # whether a section may follow without an empty line
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        if not self.joined:
+            self.write_paragraph()
+        self.write_heading(name)
+        with self.indentation():
+            yield
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        shorter = [(re.sub(r"--(\S+) / --no-\1$", r"--[no-]\1", term), " ".join(text.split())) for term, text in rows]
+        super().write_dl(shorter, col_max, col_spacing)
+        self.joined = True
+
+    def write_paragraph(self) -> None:
+        super().write_paragraph()
+        self.joined = True
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text)
+        self.joined = False
+
+
+class Context(click.Context):
+    """A command's context, whose help is `Compact`, and `WIDTH` wide at most, also where there is no terminal."""
+
+    formatter_class = Compact
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"max_content_width": WIDTH, **settings})
+        if self.terminal_width is None and "COLUMNS" not in os.environ and not sys.stdout.isatty():
+            self.terminal_width = WIDTH
+
+
+def write_sections(
+    formatter: click.HelpFormatter, ctx: click.Context, sections: Iterable[tuple[str, Iterable[click.Parameter]]]
 ) -> None:
-    """A section of a command's help with the options among its parameters, after the lines ``first``."""
-    options = [one for one in params if isinstance(one, click.Option)]
-    rows = [*first, *(row for one in options if (row := one.get_help_record(ctx)) is not None)]
-    if rows:
-        with formatter.section(title):
-            formatter.write_dl(rows)
+    """Sections of a command's help, each with a title and the options among its parameters."""
+    for title, params in sections:
+        options = [one for one in params if isinstance(one, click.Option)]
+        rows = [row for one in options if (row := one.get_help_record(ctx)) is not None]
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def output_of(**texts: Any) -> Output:

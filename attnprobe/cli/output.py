@@ -63,8 +63,8 @@ def keep_files(view: Shown, folder: Path, columns: Sequence[str] = ()) -> list[P
     Args:
         columns: of the view's tables in Markdown and LaTeX (see `Shown.text`).
     """
-    from ..records.file import strict_json
-    from ..records.outputs import write_output
+    from ..frame.records.file import strict_json
+    from ..frame.records.outputs import write_output
 
     paths = []
     if shard := shard_of_command():
@@ -101,7 +101,7 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
 def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
     """The files ``figures/STEM.svg``, ``figures/STEM-….svg`` and the like of one kind of figures in a folder."""
     from ..files import path_of
-    from ..records.outputs import OUTPUTS
+    from ..frame.records.outputs import OUTPUTS
     from ..show.styles import FILES
 
     if folder is None:
@@ -139,7 +139,7 @@ def is_named(figure: str, kinds: Iterable[str]) -> bool:
 
 def _drawn(figure: Drawn, folder: Path, named: bool) -> list[Path]:
     """The files of one kind of figure. If there are none and the kind was ``named``, stderr has the reason."""
-    from ..records.outputs import scratch, write_output
+    from ..frame.records.outputs import scratch, write_output
     from ..show.styles import FILES
 
     with scratch(folder) as place:
@@ -176,9 +176,9 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
 
 def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
     """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates."""
-    from ..experiments import experiment
     from ..judge.junit import check_report
     from ..judge.parse import parse_gate, parse_gates
+    from ..measure import experiment
 
     config = click.get_current_context().obj  # of a sweep
     gated = experiment(command).gated

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from ..grammar.foreign import one_line
-from ..timings import duration
+from ..machine.timings import duration
 from .streams import note
 
 LOG_FIRST = 15.0  # seconds until the first line where stderr is no terminal

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..experiments import plot_kinds
+from ..measure import plot_kinds
 from ..run.topics.showing import ALL
 from .options import by_layer_option, check_shown, kinds_from, output_of, shown_options, style_option
 
 if TYPE_CHECKING:
-    from ..report import Report, Run
+    from ..show.page import Report, Run
     from ..show.shown import Shown
 
 EPILOG = """\b
@@ -26,7 +26,7 @@ Examples:
 \b
 In Python:
   from pathlib import Path
-  from attnprobe.report import open_run, views
+  from attnprobe.show.page import open_run, views
   for view in views(open_run("outputs/RUN")):
       print(view.text("md"))"""
 
@@ -80,12 +80,12 @@ def report(
     Another --format, without --plot and --out, prints and writes nothing.
     """
     from ..errors import UsageError, unknown
-    from ..experiments import experiment
     from ..files import path_of, reading
     from ..frame.metric import ERROR
     from ..frame.papers import read_reference
-    from ..records.outputs import PAGE, write_output
-    from ..report import html_page, open_run, views
+    from ..frame.records.outputs import PAGE, write_output
+    from ..measure import experiment
+    from ..show.page import html_page, open_run, views
     from ..show.styles import check_style
     from .output import columns_of, show
     from .streams import note
@@ -151,7 +151,7 @@ def _rebuilt(
 
     Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
     """
-    from ..report import Report
+    from ..show.page import Report
     from .output import draw, figure_files, is_named, keep_files
     from .streams import note
 
@@ -167,5 +167,5 @@ def _rebuilt(
     drawn = [path for path in figures if path.suffix == ".svg"]
     linked = sorted({path for path in (*files, *figures) if path.suffix != ".svg" or path in drawn})
     if folder.resolve() == run.path.resolve():
-        linked += sorted(folder.glob("records*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
+        linked += sorted(folder.glob("rows*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
     return Report(run, shown, drawn, [path.relative_to(page).as_posix() for path in linked])

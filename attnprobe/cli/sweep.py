@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from ..errors import UsageError, unknown
-from ..experiments import EXPERIMENTS, experiment
+from ..measure import EXPERIMENTS, experiment
 from ..run.option import Option
-from ..sweeps.yaml_file import Config, packaged_sweeps, read_config, sweep_file
+from ..run.sweeps.yaml_file import Config, packaged_sweeps, read_config, sweep_file
 from .factory import options_in
 from .options import request_and_output
 from .output import refuse_impossible
@@ -37,7 +37,7 @@ Examples:
   attnprobe sweep smoke --n 512 --out runs/smoke
 \b
 In Python:
-  from attnprobe.experiments.error import ErrorRequest, measure_errors
+  from attnprobe.measure.error import ErrorRequest, measure_errors
   run = measure_errors(ErrorRequest(methods=("skyformer",), n=(512, 1024), out="runs/one"))
   run.outcome.records"""
 
@@ -99,7 +99,7 @@ def _check_gates(config: Config, request: Any) -> None:
 
 def folder(config: Config, params: Mapping[str, Any]) -> Path:
     """The default folder of a sweep: equal settings have equal folders."""
-    from ..records.file import cell_key
+    from ..frame.records.file import cell_key
 
     options = {option.name: option for option in options_in(experiment(config.command))}
     settings = {name: text for name, text in params.items() if options[name].names_folder(text)}

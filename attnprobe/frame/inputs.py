@@ -20,7 +20,7 @@ def inputs_frame(inputs: Iterable[Any], cells: Sequence[Any], labels: Mapping[st
     """The statistics of each layer, window and head of the cells, in the order of sources, n, layers and windows.
 
     Args:
-        inputs: of `attnprobe.records.read.read_inputs`. labels: of the sources, by `identity`.
+        inputs: of `attnprobe.frame.records.read.read_inputs`. labels: of the sources, by `identity`.
     """
     import pandas as pd
 

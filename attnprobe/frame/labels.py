@@ -11,7 +11,7 @@ from typing import Any
 from ..files import Fields
 from ..grammar.foreign import printable, short_hashes
 from ..grammar.lists import spans
-from ..records.file import NAMES, plain, strict_json
+from .records.file import NAMES, plain, strict_json
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 # facts that tell sources apart, the most telling first

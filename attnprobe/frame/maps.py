@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..files import MIB, Fields, read_regular, reading
-from ..records.file import exact_map_path, map_path, mapped
 from .read import PLACE, place_of, typed
+from .records.file import exact_map_path, map_path, mapped
 from .rows import CellLine
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from pydantic import (
 )
 
 from ..files import Fields, JsonObject
-from ..records.file import CELL, decode_inf
-from ..records.shapes import Count, Facts, Key, Seed, Source, in_words, said, shallow
+from ..grammar.validation import Count, Facts, Key, Seed, in_words, said, shallow
 from .metric import Metric
+from .records.file import CELL, decode_inf
+from .records.shapes import Source
 
 HEAD = "head"
 # the methods with the tag diagnostic, which bound the others or cost as much as exact attention; a test compares them

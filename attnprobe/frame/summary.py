@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..records.file import STATUSES
 from .metric import METRICS, Metric
+from .records.file import STATUSES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,8 +14,8 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..frame import Rows
 from ..frame.metric import CHOICE, METRICS
+from ..frame.records.file import STATUSES
 from ..grammar.lists import spans
-from ..records.file import STATUSES
 from .chance import EQUAL, LEVEL, holm, simultaneous
 from .pairs import ARROW, related
 from .samples import STATISTICS, Pairing, measured, paired

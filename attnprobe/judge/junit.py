@@ -10,8 +10,8 @@ from math import ceil
 
 from ..errors import UsageError
 from ..files import open_regular, writing
+from ..frame.records.file import write_bytes
 from ..grammar.foreign import one_line
-from ..records.file import write_bytes
 
 HEAD = b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"attnprobe\""  # of a report
 

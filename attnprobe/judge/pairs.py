@@ -113,7 +113,7 @@ def _unfit(text: str, splits: list[tuple[str, str]], a: Rows, b: Rows) -> UsageE
     for side, names, run in zip(split, known, ("A", "B"), strict=True):
         name = short_name(parts(side)[0])
         if name not in names:
-            from ..experiments import is_method
+            from ..measure import is_method
 
             if is_method(name):
                 has = f"{'the run' if a is b else run} has no {cut(name)}, but {', '.join(names)}"
@@ -169,7 +169,7 @@ def _found(text: str, frame: Rows) -> list[Side]:
     sides = [Side(side.name, side.method, side.options, None if d is None else int(d)) for side in _methods(of_method)]
     found = [side for side in sides if _has(_options(side.options), wanted)]
     if not found and sides:
-        from ..experiments import defaults_of
+        from ..measure import defaults_of
 
         defaults = {key: str(value) for key, value in defaults_of(sides[0].method).items()}
         found = [side for side in sides if _has({**defaults, **_options(side.options)}, wanted)]

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..frame import Rows
 from ..frame.labels import TELLING, identity, source_labels
 from ..frame.metric import BENCH, METRICS
 from ..frame.read import frame_of
+from ..frame.records.file import NAMES, strict_json
 from ..frame.rows import CELL, HEAD
 from ..grammar.foreign import short_hashes
 from ..grammar.lists import options_text
-from ..records.file import NAMES, strict_json
+from ..measure import EXPERIMENTS, experiment
 from .chance import LEVEL
 from .compare import TOLERANCE, Comparison, compare
 from .times import times
@@ -37,7 +37,7 @@ def compare_runs(
     all_layers: bool = False,
     statistic: str | None = None,
 ) -> Comparison:
-    """`compare` of the cells of two runs, as `attnprobe.experiments.read_run` reads them; both may be one run.
+    """`compare` of the cells of two runs, as `attnprobe.measure.read_run` reads them; both may be one run.
 
     Args:
         a, b: cells of one command: error, inject or bench. metrics: by default those of `Experiment.compared` that both
@@ -99,7 +99,7 @@ def refuse_metric(name: str, known: Sequence[str]) -> None:
 
 def best_cells(cells: Sequence[Fields], name: str, command: str) -> list[Fields]:
     """The cells of the command; of equal ones, the best status wins, then the closest tolerance of matrix errors."""
-    from ..records.file import LOWER_BOUND, STATUSES
+    from ..frame.records.file import LOWER_BOUND, STATUSES
 
     best: dict[Any, tuple[Any, Fields]] = {}
     for cell in cells:

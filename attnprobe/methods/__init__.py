@@ -28,8 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import Unsupported
+from ..grammar.arguments import checked
 from ..operators import Padded, Scaled
 from ..qkv import QKV
 from ..reference import sink_share

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..arguments import checked
 from ..errors import Unsupported
+from ..grammar.arguments import checked
 from ..grammar.foreign import reason
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.visible import Visible
 from ..qkv import QKV
 from ..reference import attention
 from ..rng import Streams
-from ..visible import Visible
 from .base import Approximation, per_head
 from .registry import Method, register
 

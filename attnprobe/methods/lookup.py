@@ -13,11 +13,11 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from ..arguments import checked
-from ..environment import plugins
 from ..errors import AttnprobeError, UsageError, unknown
+from ..grammar.arguments import checked
 from ..grammar.foreign import message
 from ..grammar.lists import ROTATED, SELECTION, file_and_function, policy_and_format
+from ..machine.environment import plugins
 from .quantised.evicted import evicted_format
 from .quantised.rotated import rotated_format
 from .registry import KERNELS, METHODS, Method, Provenance

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, Union
 
-from ..arguments import fault
 from ..errors import UsageError, cut, unknown
+from ..grammar.arguments import fault
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from math import inf
 from numbers import Integral
 from typing import Any
 
-from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
+from ..grammar.arguments import checked
 from ..grammar.folding import fold_text
 from .base import Approximation
 from .option import Option, option_of, word

@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..groups import of_heads, of_members, tokens
 from ..operators import Sparse
 from ..operators.blocks import block_rows, row_blocks, row_groups
+from ..operators.groups import of_heads, of_members, tokens
 from ..operators.sparse import sparse_blocks
+from ..operators.visible import Visible
 from ..qkv import QKV
-from ..visible import Visible
 
 ROWS = 64  # of keys that are counted at a time on a CPU
 BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from math import ceil, inf
 
-from ..arguments import check_fields
 from ..errors import UsageError
+from ..grammar.arguments import check_fields
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.condition import Condition, repeats
-from ..linalg.inverses import razavi, residual, start
-from ..linalg.norms import row_norms
+from ..grammar.arguments import checked
 from ..operators import Operator, UnnormalisedAttention
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.linalg.condition import Condition, repeats
+from ..operators.linalg.inverses import razavi, residual, start
+from ..operators.linalg.norms import row_norms
 from ..qkv import QKV
 from ..reference import exact
 from ..rng import Streams, generator
@@ -51,7 +51,7 @@ class Core:
         name: one of `CORES`, or the method's own name for it.
         matrix: (h, d, d) float64.
         inverted: whether the method inverts this matrix. The others are for comparison.
-        start: the starting point of the Schulz iteration on it, as in `attnprobe.linalg.inverses.start`.
+        start: the starting point of the Schulz iteration on it, as in `attnprobe.operators.linalg.inverses.start`.
         log_scale: ``matrix`` is ``exp(-log_scale)`` times the named core, (h,). Condition numbers do not depend on it.
         repeated: the number of landmarks that equal an earlier one bit by bit, (h,).
         scaled: whether it has the scaling of Lemma 3.
@@ -162,8 +162,8 @@ def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
 def schulz_residuals(core: Tensor, rule: str, n_iter: int) -> Tensor:
     """``‖I - M Z_t‖_F / √d`` of the iteration of Razavi et al. (2014) on a core, for t = 0 … n_iter; (h, n_iter + 1).
 
-    The iteration and its start are `attnprobe.linalg.inverses.razavi` and ``start``; methods run six steps of it. If it
-    diverges, the residuals become infinite or NaN. Cost ``5 d³`` multiply-adds a step.
+    The iteration and its start are `attnprobe.operators.linalg.inverses.razavi` and ``start``; methods run six steps of
+    it. If it diverges, the residuals become infinite or NaN. Cost ``5 d³`` multiply-adds a step.
     """
     _refuse_other_than_cores(core)
     core = core.double()
@@ -187,7 +187,7 @@ def inverse_gradient(measured: Condition, log_scale: float = 0.0) -> float | Non
     Args:
         measured: the condition of the matrix. log_scale: the matrix is ``exp(-log_scale)`` times the core M.
 
-    >>> from attnprobe.linalg.condition import condition
+    >>> from attnprobe.operators.linalg.condition import condition
     >>> inverse_gradient(condition(torch.diag(torch.tensor([2.0, 0.5]))))
     4.0
     """
@@ -206,7 +206,7 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
     at most 40 products. It is far below ``‖M⁻¹‖₂²`` while Z_t is far from the inverse, and tends to it as t grows.
 
     Args:
-        core: (h, d, d). rule: the start, as in `attnprobe.linalg.inverses.start`. n_iter: t.
+        core: (h, d, d). rule: the start, as in `attnprobe.operators.linalg.inverses.start`. n_iter: t.
 
     Cost: at most 80 passes through the iteration, each a few times its ``4 t d³`` multiply-adds.
 

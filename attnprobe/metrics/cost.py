@@ -17,8 +17,8 @@ import torch
 from torch.utils.benchmark import timer as clock
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..machine.processes import follow_parent
 from ..operators.precision import ONEDNN
-from ..processes import follow_parent
 
 Call = Callable[[], Any]
 SHORTEST = 0.005  # seconds; a shorter call is repeated within one measurement

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, linalg
 
 from ..errors import Unsupported
-from ..groups import of_heads, repeated
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.groups import of_heads, repeated
 from ..qkv import QKV
 from .residual import heads_alone
 
 if TYPE_CHECKING:
-    from ..block import Block
+    from ..operators.block import Block
 
 EPSILONS = {"k_50": 0.5, "k_90": 0.1, "k_99": 0.01}
 SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the query

@@ -13,10 +13,10 @@ from torch import Tensor, linalg
 
 from ..approximation import CACHED_ENTRIES, Approximation
 from ..errors import Unsupported
-from ..groups import repeated
-from ..linalg.norms import row_norms, unit_of_squares
 from ..operators import SoftmaxAttention
 from ..operators.blocks import row_blocks
+from ..operators.groups import repeated
+from ..operators.linalg.norms import row_norms, unit_of_squares
 from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact, exact_output
@@ -24,7 +24,7 @@ from ..rng import generator
 from .residual import head_residuals, heads_alone
 
 if TYPE_CHECKING:
-    from ..block import Block
+    from ..operators.block import Block
 
 QUANTITIES = {
     "normaliser": "|D~/D - 1|",

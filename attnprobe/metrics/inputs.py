@@ -8,17 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..arguments import checked
-from ..groups import of_heads, repeated
-from ..linalg.norms import output_norms, row_norms, unit_of
+from ..grammar.arguments import checked
 from ..operators import SoftmaxAttention
 from ..operators.attention import CPU_BLOCK
 from ..operators.blocks import block_shape, row_blocks
+from ..operators.groups import of_heads, repeated
+from ..operators.linalg.norms import output_norms, row_norms, unit_of
 from ..operators.precision import product
 from ..operators.threads import side_by_side
+from ..operators.visible import Visible
 from ..qkv import QKV
 from ..reference import exact
-from ..visible import Visible
 from .matrix import ExactNorms, exact_norms
 
 INPUT_STATISTICS = {

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.norms import row_norms, unit_of
+from ..grammar.arguments import checked
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.linalg.norms import row_norms, unit_of
 from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact_output

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import UsageError
+from ..grammar.arguments import checked
 from ..operators import Operator
 from ..operators.precision import full_precision
 from .matrix import at_least_float32

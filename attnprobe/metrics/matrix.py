@@ -10,14 +10,14 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.differences import Differences, FirstPass
-from ..linalg.krylov import start_block
-from ..linalg.norms import row_norms
-from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
+from ..grammar.arguments import checked
 from ..operators import Operator, Padded, Sum
 from ..operators.blocks import BLOCK_MEMORY
+from ..operators.linalg.differences import Differences, FirstPass
+from ..operators.linalg.krylov import start_block
+from ..operators.linalg.norms import row_norms
+from ..operators.linalg.spectral import DELTA, Interval, block_size, norm_intervals
 from ..operators.precision import full_precision
 
 MATRIX_METRICS = {

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, linalg
 
 from ..approximation import Approximation
-from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values, unit_of
+from ..grammar.arguments import checked
 from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values, unit_of
 from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact_output

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, linalg
 
-from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.norms import in_range, unit_of
+from ..grammar.arguments import checked
+from ..operators.linalg.norms import in_range, unit_of
 
 if TYPE_CHECKING:
-    from ..block import Block
+    from ..operators.block import Block
     from ..qkv import QKV
 
 

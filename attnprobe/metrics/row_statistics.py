@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import UsageError
+from ..grammar.arguments import checked
 from .rows import ROW_METRICS
 
 OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; a number is a quantile

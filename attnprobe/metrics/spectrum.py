@@ -8,10 +8,11 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
-from ..linalg.norms import row_norms, tail_singular_values
-from ..linalg.spectra import (
+from ..grammar.arguments import checked
+from ..operators import GaussianAttention, Operator, UnnormalisedAttention
+from ..operators.linalg.norms import row_norms, tail_singular_values
+from ..operators.linalg.spectra import (
     eigenvalues,
     entropy_rank,
     held,
@@ -22,7 +23,6 @@ from ..linalg.spectra import (
     stable_rank,
     tail_rank,
 )
-from ..operators import GaussianAttention, Operator, UnnormalisedAttention
 from ..qkv import QKV
 from ..reference import exact, exact_output
 
@@ -54,7 +54,7 @@ class Spectrum:
         symmetric: whether the matrix is known to be symmetric and positive semidefinite.
         log_scale: the matrix is ``e^log_scale`` times the matrix with these values; 0 except for A and Ā.
         frobenius: ``‖·‖_F``, for singular values and for leading values.
-        error, upper, passes, closed: for leading values, see `attnprobe.linalg.spectra.Leading`.
+        error, upper, passes, closed: for leading values, see `attnprobe.operators.linalg.spectra.Leading`.
     """
 
     kind: str
@@ -185,8 +185,8 @@ def spectra(
 
     If the smaller side of the matrix is at most 4096, all values are computed in float64 from its dense entries, in
     O(n³). For larger matrices, and for a given ``k`` of at most an eighth of the size, the leading values come from a
-    block Krylov space with an error for each (`attnprobe.linalg.spectra.leading_singular_values`), and no n x n matrix
-    is stored.
+    block Krylov space with an error for each (`attnprobe.operators.linalg.spectra.leading_singular_values`), and no
+    n x n matrix is stored.
 
     Args:
         of: one of `MATRICES`, or any operator, such as ``approximate(…).operator``.

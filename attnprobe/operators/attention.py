@@ -9,12 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..groups import folded, of_heads, repeated, unfolded
-from ..visible import Visible
 from .base import Operator
 from .blocks import head_blocks
+from .groups import folded, of_heads, repeated, unfolded
 from .precision import full_precision, product
 from .underflow import exp_, least_exponent, softmax
+from .visible import Visible
 
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 CPU_PRODUCT = 128  # rows of one head that are multiplied in place: twice as many in the same memory

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..visible import Visible
+from .visible import Visible
 
 
 class Operator:

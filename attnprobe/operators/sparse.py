@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import UsageError
-from ..groups import tokens
 from .base import Operator
 from .blocks import reach, row_blocks, row_groups
+from .groups import tokens
 from .precision import ordered_sums, product
 
 STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..linalg.norms import output_norms
 from ..methods import Method, approximate
+from ..operators.linalg.norms import output_norms
 from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact_output

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..errors import Unsupported, UsageError, unknown
-from ..linalg.order import largest_scores
+from ..operators.linalg.order import largest_scores
 from .choices import Choices
 from .formats import FLOAT64, Format
 from .operations import CHOOSING, CHOSEN_NUMBERS, DECOMPOSED, FUSED, Operation, accumulates, operation_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import Unsupported, unknown
+from ..grammar.arguments import checked
 
 
 @dataclass(frozen=True)

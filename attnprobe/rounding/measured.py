@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import checked
 from ..errors import NotFinite, Unsupported, UsageError
-from ..linalg.norms import output_norms
+from ..grammar.arguments import checked
 from ..methods import Method, get
+from ..operators.linalg.norms import output_norms
 from ..qkv import QKV
 from .computation import Computation
 from .emulation import Emulation, Watch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..linalg.condition import condition
 from ..operators import Operator
 from ..operators.blocks import row_blocks
+from ..operators.linalg.condition import condition
 from .computation import Computation
 
 BLOCK = 256  # rows at a time

@@ -12,8 +12,8 @@ from types import CodeType
 
 import torch
 
-from .. import arguments
 from ..errors import UsageError, cut
+from ..grammar import arguments
 
 # whose functions are on the way to an operation and are no step: this room, torch, and decorators
 HIDDEN = (str(Path(__file__).parent), str(Path(torch.__file__).parent), str(arguments.__file__), contextlib.__file__)

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 
 from ..files import Fields, JsonObject
+from ..frame.records.file import SCHEMA, cell_key, identity_facts, parse_shard
 from ..frame.rows import CELL, RowTypes
 from ..grammar.lists import options_text
+from ..inputs import Source
+from ..inputs.queries import Queries
+from ..machine.timings import Timings
 from ..metrics import repeated_rows
-from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
-from ..sources import Source
-from ..sources.queries import Queries
-from ..timings import Timings
 from .costs import OPENING, Cost, Work, work_of_forward, work_of_inputs
 from .inputs import STATISTICS, InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks

@@ -9,9 +9,9 @@ from time import perf_counter
 
 import torch
 
+from ..machine.timings import Timings
 from ..qkv import QKV
 from ..reference import exact_output
-from ..timings import Timings
 from .cells import Cells
 from .costs import SAMPLE, SAMPLED, P, Work
 from .folder import held_already, named_folder

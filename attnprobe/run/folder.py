@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..files import JsonObject, path_of
-from ..records.append import RecordWriter
-from ..records.file import SCHEMA, Shard, cell_key, parse_shard, plain, run_directory, write_json
-from ..records.outputs import refuse_foreign
-from ..records.read import malformed_notes, read_typed
+from ..frame.records.append import RecordWriter
+from ..frame.records.file import SCHEMA, Shard, cell_key, parse_shard, plain, run_directory, write_json
+from ..frame.records.outputs import refuse_foreign
+from ..frame.records.read import malformed_notes, read_typed
 from .cells import Cells
 from .option import KEYS, Option, options_of
 from .provenance import device_name, git_commit, threads, versions
@@ -63,7 +63,7 @@ class RunFolder:
 def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None]) -> Iterator[RunFolder]:
     """Open or resume a run's folder for a block. Its manifest and its locks are complete on success, error or Ctrl-C.
 
-    A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
+    A shard has its own ``rows-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
 
     Raises:
         UsageError: a shard without a folder, or a folder that cannot be a run's.
@@ -80,7 +80,7 @@ def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None])
     manifest = _manifest(request, cells, start)
     changes = "" if made else _changes(_file(path, "manifest.json", shard), manifest["config"], type(request))
     with _in_order(path, made, manifest, notify, shard):
-        with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
+        with RecordWriter(_file(path, "rows.jsonl", shard)) as writer:
             folder = RunFolder(path, writer, done, changes)
             yield folder
         outcome = folder.outcome
@@ -138,12 +138,12 @@ def held_already(request: RunRequest, cells: Cells) -> dict[str, JsonObject]:
 
 def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
     """Refuse a run whose records vanished, or in which no requested cell could run."""
-    if not (path / "records.jsonl").is_file():
+    if not (path / "rows.jsonl").is_file():
         raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
     requested = [record for record in outcome.records if record["requested"]]
     if requested and all(record["status"] == "skipped" for record in requested):
         if made:
-            (path / "records.jsonl").unlink()
+            (path / "rows.jsonl").unlink()
         raise UsageError(requested[0]["reason"])
 
 
@@ -214,7 +214,7 @@ def _locked(path: Path, shard: Shard | None) -> list[int]:
 
 
 def _has_records(path: Path) -> bool:
-    return any(file.is_file() and file.stat().st_size for file in path.glob("records*.jsonl"))
+    return any(file.is_file() and file.stat().st_size for file in path.glob("rows*.jsonl"))
 
 
 def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda line: None) -> dict[str, JsonObject]:
@@ -251,7 +251,7 @@ def _in_words(value: Any) -> str:
 def _remove(path: Path, shard: Shard | None) -> None:
     """Remove a folder that this run created and left without a record."""
     with suppress(OSError):
-        for name in ("manifest.json", "records.jsonl", "inputs.jsonl", *([] if shard is None else [".lock"])):
+        for name in ("manifest.json", "rows.jsonl", "inputs.jsonl", *([] if shard is None else [".lock"])):
             _file(path, name, shard).unlink(missing_ok=True)
         path.rmdir()
 

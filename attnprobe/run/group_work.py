@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ..files import JsonObject
-from ..timings import Timings
+from ..machine.timings import Timings
 from .cells import Cells, Done, OpenCells, Place, Send, record_of
 from .inputs import InputKeeper
 from .provenance import device_name, versions

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..files import Fields
+from ..frame.records.append import RecordWriter
+from ..frame.records.file import SCHEMA, cell_key, identity_facts, inputs_path, parse_shard
+from ..frame.records.read import read_inputs
+from ..machine.timings import Timings
 from ..metrics.inputs import INPUT_STATISTICS, input_statistics
 from ..metrics.matrix import ExactNorms, exact_norms
 from ..qkv import QKV
-from ..records.append import RecordWriter
-from ..records.file import SCHEMA, cell_key, identity_facts, inputs_path, parse_shard
-from ..records.read import read_inputs
 from ..reference import exact
-from ..timings import Timings
 from .limits import attempt, with_smaller_blocks
 from .topics.running import RunRequest
 
@@ -26,7 +26,7 @@ STATISTICS = "statistics of inputs"  # as sources remember them
 if TYPE_CHECKING:
     import torch
 
-    from ..sources import Source
+    from ..inputs import Source
 
 
 def exact_norms_of(
@@ -53,7 +53,7 @@ class InputKeeper:
     """Writes `input_statistics` of each layer that a run reads, once for all its cells.
 
     A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
-    ``metrics``, the statistics by name with one number per head. They have a separate file, because ``records.jsonl``
+    ``metrics``, the statistics by name with one number per head. They have a separate file, because ``rows.jsonl``
     has only cells. A layer without unfinished cells is not read for them, and existing records are not made again.
 
     Args:

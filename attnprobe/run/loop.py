@@ -9,10 +9,10 @@ from typing import Any
 
 from ..errors import UsageError
 from ..files import Fields, JsonObject
+from ..frame.records.file import encode_inf, plain
 from ..grammar.foreign import message
-from ..records.file import encode_inf, plain
-from ..sources import Source
-from ..timings import Timings, duration
+from ..inputs import Source
+from ..machine.timings import Timings, duration
 from .cells import Cells, Done, OpenCells, Place, Progress, bundles, record_of
 from .estimate import speed
 from .folder import Outcome, RunFolder, run_folder

@@ -9,11 +9,12 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, unknown
 from ..files import Fields
+from ..grammar.arguments import fault
 
 Parser = Callable[[str, str], Any]
 T = TypeVar("T")
@@ -32,13 +33,6 @@ OUTPUT = "What is shown"
 GATES = "Gates"
 GROUPS = (MEASURED, PLACES, SOURCE, NUMBERS, RUN, ELSEWHERE, OUTPUT, GATES)  # the order of the help
 ROLES = {RUN: FOLDER, ELSEWHERE: FOLDER, OUTPUT: SHOWN, GATES: SHOWN}  # by group; of the others KEYS
-
-TYPES = {  # of values, and what messages call them
-    bool: (bool, "True or False"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "text"),
-}
 
 
 def opt(
@@ -152,21 +146,6 @@ class Option:
             return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in items)
         return str(value) if self.parse else value
 
-    def arguments(self, value: object) -> list[str]:
-        """The command-line arguments for a value of a manifest; empty for the default.
-
-        >>> option = Option("matrix", bool, False, False, True, "", "", "--matrix/--no-matrix")
-        >>> option.arguments(False), option.arguments(True)
-        (['--no-matrix'], [])
-        """
-        text = self.text(tuple(value) if isinstance(value, list) else value)
-        if text is None or text == self.text(self.default):
-            return []
-        yes, _, no = self.flag.partition("/")
-        if self.kind is bool:
-            return [yes if text else no]
-        return [word for one in (text if isinstance(text, tuple) else (text,)) for word in (yes, str(one))]
-
     def value(self, text: Any, what: str) -> Any:
         """The typed value of a text from the command line, the environment or a file.
 
@@ -209,11 +188,14 @@ class Option:
                 raise UsageError(f'{self.name}: {name} is a function; write its file and its name, "./mine.py:{name}"')
 
     def _refuse(self, value: Any) -> None:
-        kind, needed = TYPES[self.kind]
-        for one in value if self.several else (value,):
-            if not isinstance(one, kind) or (isinstance(one, bool) and kind is not bool):
-                raise UsageError(f"{self.long}={value!r}: {needed} is needed")
+        if isinstance(value, Real):  # a limit says more of NaN than its type does
+            self._refuse_beyond(value)
+        if (problem := fault(value, tuple[self.kind, ...] if self.several else self.kind)) is not None:
+            raise UsageError(f"{self.long}{problem}")
         self._refuse_others(value)
+
+    def _refuse_beyond(self, value: Any) -> None:
+        """Refuse a number that is not within the limits."""
         if self.between is not None and not self.between[0] <= value <= self.between[1]:
             choose = self.choose or "a number from {:g} to {:g}".format(*self.between)
             raise UsageError(f"{self.long}={_short(value)}: choose {choose}")

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import BadResult, Unsupported, UsageError
 from ..files import Fields, JsonObject
+from ..frame.records.file import LOWER_BOUND, cell_key
 from ..grammar.foreign import message
 from ..grammar.lists import parts, refuse_colons
 from ..methods import Method, by_family, get
 from ..qkv import QKV
-from ..records.file import LOWER_BOUND, cell_key
 
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
 HELD = 2**29  # bytes of operators

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from .. import __version__
-from ..sources import cached_models, describe_defaults, hub_reachable, packaged_weights
-from ..sources.packaged import PACKAGES as PACKAGED
+from ..inputs import cached_models, describe_defaults, hub_reachable, packaged_weights
+from ..inputs.packaged import PACKAGES as PACKAGED
 
 PACKAGES = (
     "torch",

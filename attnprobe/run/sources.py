@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..grammar.lists import available_ones
-from ..sources import Source, resolve, scaled_inputs
-from ..timings import Timings
+from ..inputs import Source, resolve, scaled_inputs
+from ..machine.timings import Timings
 from .plan import ErrorPlan, MethodRequest, fitting, parse_methods, refuse_endless, refused
 
 Layers = tuple[int, ...] | str | None  # numbers, a word, or the default

@@ -10,18 +10,6 @@ FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")  # of every
 LLAMACPP = "llamacpp"  # of commands whose catalogue has a writer for it
 
 
-def metavar(*own: str) -> str:
-    """The formats in a command's help.
-
-    Args:
-        own: of the command alone.
-
-    >>> metavar("llamacpp")
-    'table|json|jsonl|csv|md|latex|github|llamacpp'
-    """
-    return "|".join((*FORMATS, *own))
-
-
 def check_format(format: str, columns: Sequence[str] = (), own: Sequence[str] = ()) -> None:
     """Refuse an unknown format, and columns of a format that has none.
 

@@ -29,8 +29,8 @@ def listing(
     """
     from pandas import DataFrame
 
+    from ..frame.records.file import SCHEMA, strict_json
     from ..grammar.foreign import printable_within
-    from ..records.file import SCHEMA, strict_json
     from .grid import grids
     from .writers import csv, jsonl, latex, markdown, terminal
 

@@ -207,7 +207,7 @@ class Shown:
         if format in self.catalogue.writers:
             return self.catalogue.writers[format](self.frame)
         if format == "json":
-            from ..records.file import SCHEMA, strict_json
+            from ..frame.records.file import SCHEMA, strict_json
 
             contents = {"schema": SCHEMA, "command": self.command, "source": self.header.source, "run": self.run}
             best = {"best": self.duels} if self.best is not None else {}

@@ -10,8 +10,8 @@ from functools import reduce
 import torch
 
 from ..approximation import Approximation
-from ..linalg.norms import row_norms
 from ..operators import LowRank, Mosaic, Operator, Padded, RowOverride, Scaled, Stacked, Sum
+from ..operators.linalg.norms import row_norms
 from ..qkv import QKV
 
 

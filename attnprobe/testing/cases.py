@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..arguments import check_fields
 from ..errors import UsageError
+from ..grammar.arguments import check_fields
 from ..grammar.foreign import message
 from ..methods import Method, approximate
 from ..operators import Operator

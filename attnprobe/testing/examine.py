@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
+from ..grammar.arguments import checked
 from ..grammar.foreign import first_line, message, reason
 from ..grammar.lists import parts
 from ..methods import Method, get, line_of

@@ -14,8 +14,8 @@ import torch
 
 from ..approximation import Approximation
 from ..errors import Unsupported, UsageError
-from ..groups import repeated
 from ..operators import Operator
+from ..operators.groups import repeated
 from ..qkv import QKV
 from ..reference import exact_output
 from .bands import eps

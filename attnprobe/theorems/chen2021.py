@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ..errors import Unsupported, UsageError
 from ..kept import Kept
-from ..linalg.exceedance import clopper_pearson
-from ..linalg.order import median
 from ..metrics.condition import RIDGE, lemma3_interval, lemma3_scaled
 from ..operators import GaussianAttention, UnnormalisedAttention
+from ..operators.linalg.exceedance import clopper_pearson
+from ..operators.linalg.order import median
 from ..qkv import QKV
 from .finding import Finding, Setting, frequency, theorem
 from .lifted import Lifted, Residual, landmarks, lifted_dimension

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..linalg.order import median
 from ..operators import SoftmaxAttention
+from ..operators.linalg.order import median
 from ..qkv import QKV
 from .finding import Finding, Setting, frequency, quantile_interval, theorem
 from .sketched import SketchedHead, chen2022_quality

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..linalg.order import median
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.linalg.order import median
 from ..qkv import QKV
 from ..reference import exact_output
 from .finding import Finding, Setting, theorem

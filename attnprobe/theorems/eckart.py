@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..linalg.norms import output_norms, tail_singular_values
 from ..metrics.matrix import shared_matrix_errors
 from ..metrics.output import lower_bound
 from ..metrics.spectrum import spectra
 from ..operators import Columns, LowRank, Operator, Padded, RankOne, RowOverride, Scaled, Stacked, Sum
+from ..operators.linalg.norms import output_norms, tail_singular_values
 from ..qkv import QKV
 from ..reference import exact, exact_output
 from .finding import Finding, Setting, theorem

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..arguments import checked
 from ..errors import Unsupported, unknown
-from ..linalg.exceedance import CONFIDENCE, HOLDS, UNDECIDED, VIOLATED, clopper_pearson
+from ..grammar.arguments import checked
+from ..operators.linalg.exceedance import CONFIDENCE, HOLDS, UNDECIDED, VIOLATED, clopper_pearson
 from ..qkv import QKV
 from ..rng import Streams
 

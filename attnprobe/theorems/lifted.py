@@ -14,10 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..linalg.dimension import exact_leverage, largest_leverage, statistical_dimension
-from ..linalg.spectra import held
 from ..metrics.matrix import shared_matrix_errors
 from ..operators import GaussianAttention, LowRank, Operator
+from ..operators.linalg.dimension import exact_leverage, largest_leverage, statistical_dimension
+from ..operators.linalg.spectra import held
 from ..qkv import QKV
 from ..rng import Streams, generator
 

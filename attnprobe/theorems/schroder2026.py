@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..approximation import Approximation
 from ..errors import Unsupported
-from ..linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
+from ..operators.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ..qkv import QKV
 from .entries import Bound, Entries, EntryErrors, entry_blocks, entry_errors, entry_findings, least_bound
 from .finding import Finding, Setting, theorem

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..linalg.sampling import weighted_with_replacement
-from ..linalg.sketches import gaussian
 from ..operators import SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.linalg.sampling import weighted_with_replacement
+from ..operators.linalg.sketches import gaussian
 from ..operators.precision import ordered_sums
 from ..qkv import QKV
 from .finding import Setting

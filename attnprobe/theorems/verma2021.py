@@ -26,10 +26,10 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from ..kept import Kept
-from ..linalg.inverses import shifted, truncated_pinv
-from ..linalg.spectra import held
 from ..operators import GaussianAttention, Operator, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.linalg.inverses import shifted, truncated_pinv
+from ..operators.linalg.spectra import held
 from ..qkv import QKV
 from ..reference import exact
 from .finding import Finding, Setting, theorem

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from ..linalg.inverses import razavi, start
-from ..linalg.spectra import held
+from ..operators.linalg.inverses import razavi, start
+from ..operators.linalg.spectra import held
 from ..qkv import QKV
 from ..reference import exact
 from .finding import Finding, Setting, theorem

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..groups import repeated
-from ..linalg.exceedance import CONFIDENCE
-from ..linalg.lloyd_max import distortion
-from ..linalg.norms import row_norms
 from ..metrics.guarantees import GuaranteeReference
+from ..operators.groups import repeated
+from ..operators.linalg.exceedance import CONFIDENCE
+from ..operators.linalg.lloyd_max import distortion
+from ..operators.linalg.norms import row_norms
 from ..qkv import QKV
 from .finding import Finding, Setting, theorem
 

@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attnprobe.cli import COMMANDS, cli
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.measure import EXPERIMENTS, experiment
 from attnprobe.show.shown import Catalogue
 from attnprobe.show.table import Column
 

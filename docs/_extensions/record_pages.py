@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attnprobe.experiments import EXPERIMENTS, shape_of
 from attnprobe.frame.read import PLACE
+from attnprobe.frame.records.shapes import INPUTS, MANIFEST
 from attnprobe.frame.rows import CellLine, RowTypes
-from attnprobe.records.shapes import INPUTS, MANIFEST
+from attnprobe.measure import EXPERIMENTS, shape_of
 
 SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
 SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")
@@ -23,17 +23,17 @@ WORDS = {  # columns of frames that are no field of a line of kind ``cell``
 
 INTRO = """# Records
 
-A run's folder holds three kinds of data. Shards have files of their own, such as `records-I-of-N.jsonl`;
+A run's folder holds three kinds of data. Shards have files of their own, such as `rows-I-of-N.jsonl`;
 attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
-| `records.jsonl` | JSON objects: a line for each row of a cell, then the line of kind `cell` that ends it |
+| `rows.jsonl` | JSON objects: a line for each row of a cell, then the line of kind `cell` that ends it |
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 
 [records.schema.json](records.schema.json) is the JSON Schema of a line of any command. This page and the schema are
-generated from the types in `attnprobe/frame/rows.py` and `attnprobe/experiments/COMMAND/record.py`.
+generated from the types in `attnprobe/frame/rows.py` and `attnprobe/measure/COMMAND/record.py`.
 
 - attnprobe only adds lines. If several lines have the same `key`, the last one is valid. But a line with status `ok`
   is never replaced by a line with another status.
@@ -45,7 +45,7 @@ generated from the types in `attnprobe/frame/rows.py` and `attnprobe/experiments
 Each line is checked when it is read.
 
 - An invalid line is left out. stderr and the report name its file, number and field, such as
-  `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
+  `runs/a/rows.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
   field of the manifest.
 - The other lines are shown. The exit code of `report` and `compare` is 4, and that of `compare` is 1 if there is a
   regression.
@@ -152,7 +152,7 @@ def records_schema() -> str:
             lines.append({"title": f"{command}.{kind}", **line})
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A line of records.jsonl",
+        "title": "A line of rows.jsonl",
         "anyOf": lines,
         "$defs": definitions,
     }

@@ -11,8 +11,8 @@ from paths import ROOT
 from planted_kernels import naive
 from sources_helpers import needs_minilm
 
-from attnprobe.packs import Pack, save_pack
-from attnprobe.packs.making import hard_cases
+from attnprobe.testing.packs import Pack, save_pack
+from attnprobe.testing.packs.making import hard_cases
 
 
 @pytest.fixture

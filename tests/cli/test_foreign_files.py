@@ -158,22 +158,22 @@ CASES = {
         "is not a valid path: File name too long",
     ),
     "report: records without tokens": (
-        lambda p: changed_run(p, "records.jsonl", lambda one: {k: v for k, v in one.items() if k != "n"}),
+        lambda p: changed_run(p, "rows.jsonl", lambda one: {k: v for k, v in one.items() if k != "n"}),
         2,
         "field n: missing; the run has no valid record",
     ),
     "report: a number that is a text": (
-        lambda p: changed_run(p, "records.jsonl", in_rows(output_spectral="nan")),
+        lambda p: changed_run(p, "rows.jsonl", in_rows(output_spectral="nan")),
         2,
         'output_spectral: expected a valid number, got "nan"',
     ),
     "report: a position without its place": (
-        lambda p: changed_run(p, "records.jsonl", in_rows(kind="position", mass=1.0)),
+        lambda p: changed_run(p, "rows.jsonl", in_rows(kind="position", mass=1.0)),
         2,
         "position: missing",
     ),
     "report: rows of no kind": (
-        lambda p: changed_run(p, "records.jsonl", in_rows(kind="tail")),
+        lambda p: changed_run(p, "rows.jsonl", in_rows(kind="tail")),
         2,
         "field kind: no rows of kind 'tail'; this version knows head, position",
     ),

@@ -55,7 +55,7 @@ def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, expected, u
     command = f"attnprobe {ERROR} --plot errors {gate} --out r{expected}"
     _, err = ran(folder, f"({command}; echo $? >&2) | true", unbuffered)
     assert err.splitlines()[-1] == str(expected) and "rror:" not in err
-    assert {"records.jsonl", "tables", "figures"} <= set(os.listdir(folder / f"r{expected}"))
+    assert {"rows.jsonl", "tables", "figures"} <= set(os.listdir(folder / f"r{expected}"))
     assert (folder / f"r{expected}/tables/error.md").exists()
     assert ET.parse(folder / f"j{expected}.xml").getroot().get("failures") == str(expected)
 

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from attnprobe.cli import main
 from attnprobe.cli.dry_run import plan_table
 from attnprobe.cli.progress import BAR, Pace, progress_bar
-from attnprobe.experiments import experiment
-from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.measure import experiment
+from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
 from attnprobe.run.costs import OPENING, work_of_forward, work_of_inputs
 from attnprobe.run.estimate import CellEstimate, estimate_cells

@@ -22,9 +22,9 @@ from thinned import others_slow
 
 import attnprobe
 from attnprobe.cli import output, report
-from attnprobe.experiments import experiment
+from attnprobe.measure import experiment
 from attnprobe.methods import METHODS
-from attnprobe.report import open_run, views
+from attnprobe.show.page import open_run, views
 from attnprobe.show.shown import Drawn
 
 
@@ -78,14 +78,14 @@ def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, 
     shutil.copytree(golden.RUNS / command, "r")
     code, printed, err = run("report", "r", "--plot", plot)
     assert code == 0, err
-    before, path = left(tmp_path / "r"), tmp_path / "r/records.jsonl"
+    before, path = left(tmp_path / "r"), tmp_path / "r/rows.jsonl"
     cells = lines_of_cells(path)
     random.Random(0).shuffle(cells)
     lines = b"".join(cells).splitlines(keepends=True)
     path.write_bytes(b"".join(lines) + lines[0][:30])
     forget(tmp_path / "r")
     code, out, err = run("report", "r", "--plot", plot)
-    assert code == 4 and f"records.jsonl:{len(lines) + 1}: the file ends within this line; it is left out" in err
+    assert code == 4 and f"rows.jsonl:{len(lines) + 1}: the file ends within this line; it is left out" in err
     assert printed in out and left(tmp_path / "r") == before
 
 
@@ -93,7 +93,7 @@ def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, 
 def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_path, damage):
     args = ("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
     run(*args)
-    path = tmp_path / "r/records.jsonl"
+    path = tmp_path / "r/rows.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if b'"kind":"cell"' in line)
     cell = lines[at]
@@ -101,9 +101,9 @@ def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_
     path.write_bytes(b"".join(lines))
     assert run("report", "r", "--plot", "none")[0] == 4
     code, _, err = run(*args)
-    assert code == 0 and f"records.jsonl:{at + 1}: " in err and "counts as not measured" in err
+    assert code == 0 and f"rows.jsonl:{at + 1}: " in err and "counts as not measured" in err
     code, _, err = run("report", "r", "--plot", "none")
-    assert code == 0 and "records.jsonl" not in err
+    assert code == 0 and "rows.jsonl" not in err
 
 
 def test_records_of_other_settings_are_left_out_as_the_command_did(run, qkv, tmp_path):
@@ -218,11 +218,11 @@ def test_a_cell_that_failed_is_told_and_the_report_is_fine(run, qkv, tmp_path):
 
 def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
     run("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
-    lines = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "r/rows.jsonl").read_text().splitlines()]
     for line in lines:
         if line["kind"] == "cell":
             line["source"]["weights"] = "pretrained"
-    (tmp_path / "r/records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "r/rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     paper = "init,n,d,method,value,digitisation_uncertainty\npretrained,48,4,Skyformer,0.5,0.01\n"
     (tmp_path / "paper.csv").write_text(paper)
     code, out, err = run("report", "r", "--reference", "paper.csv", "--plot", "papers")
@@ -261,8 +261,8 @@ def together(run, tiny_bert, text_file, tmp_path):
             code, _, err = run(*SMALL[command], source, *weights, *more, *windows)
             assert code == 0, err
             alone[label] = json.loads((tmp_path / f"r{number}/tables/{command}.json").read_text())
-            with open(tmp_path / "all/records.jsonl", "ab") as file:
-                file.write((tmp_path / f"r{number}/records.jsonl").read_bytes())
+            with open(tmp_path / "all/rows.jsonl", "ab") as file:
+                file.write((tmp_path / f"r{number}/rows.jsonl").read_bytes())
             if (tmp_path / f"r{number}/maps").is_dir():
                 shutil.copytree(tmp_path / f"r{number}/maps", tmp_path / "all/maps", dirs_exist_ok=True)
         return alone, tmp_path / "all"
@@ -319,7 +319,7 @@ def test_one_source_by_two_names_is_one_source(run, tmp_path):
     shutil.copy(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     run("error", "--qkv", "a.safetensors", "--d", "4", "--out", "a")
     run("error", "--qkv", "b.safetensors", "--d", "8", "--out", "b")
-    (tmp_path / "b/records.jsonl").write_bytes(b"".join((tmp_path / x / "records.jsonl").read_bytes() for x in "ab"))
+    (tmp_path / "b/rows.jsonl").write_bytes(b"".join((tmp_path / x / "rows.jsonl").read_bytes() for x in "ab"))
     result = json.loads(run("report", "b", "--format", "json", "--plot", "none")[1])
     rows = {(row["method"], row["d"]) for row in result["rows"]}
     assert rows == {("skyformer", 4), ("skyformer", 8), ("lower-bound", 4), ("vmean", None)}
@@ -344,32 +344,32 @@ def a_cell(row=None, **changes):
 
 BAD = {
     "no folder": (None, "no such folder"),
-    "an empty folder": ({}, "no records*.jsonl"),
+    "an empty folder": ({}, "no rows*.jsonl"),
     "a file": ("file", "is a file"),
-    "empty records": ({"records.jsonl": ""}, "records are empty"),
-    "only a torn line": ({"records.jsonl": a_record()[:40]}, "records.jsonl:1: the file ends within this line"),
-    "torn lines": ({"records.jsonl": a_record()[:40] + "\n" + "{\n"}, "records.jsonl:1: this line is no"),
-    "a newer schema": ({"records.jsonl": a_record(schema=2)}, "schema 2 is newer than 1"),
-    "another schema": ({"records.jsonl": a_record(schema="x")}, 'its schema is "x"'),
-    "no schema": ({"records.jsonl": '{"a": 1}'}, "its schema is null"),
+    "empty records": ({"rows.jsonl": ""}, "records are empty"),
+    "only a torn line": ({"rows.jsonl": a_record()[:40]}, "rows.jsonl:1: the file ends within this line"),
+    "torn lines": ({"rows.jsonl": a_record()[:40] + "\n" + "{\n"}, "rows.jsonl:1: this line is no"),
+    "a newer schema": ({"rows.jsonl": a_record(schema=2)}, "schema 2 is newer than 1"),
+    "another schema": ({"rows.jsonl": a_record(schema="x")}, 'its schema is "x"'),
+    "no schema": ({"rows.jsonl": '{"a": 1}'}, "its schema is null"),
     "another program's": (
-        {"records.jsonl": '{"schema": 1, "key": "k"}'},
-        "r/records.jsonl:1: record k: field command: missing; the run has no valid record",
+        {"rows.jsonl": '{"schema": 1, "key": "k"}'},
+        "r/rows.jsonl:1: record k: field command: missing; the run has no valid record",
     ),
-    "a later command": ({"records.jsonl": a_record(command="dream")}, "of 'dream', which this version does not know"),
+    "a later command": ({"rows.jsonl": a_record(command="dream")}, "of 'dream', which this version does not know"),
     "an unknown status": (
-        {"records.jsonl": a_record(status="fine")},
+        {"rows.jsonl": a_record(status="fine")},
         "field status: expected 'ok', 'skipped', 'failed' or 'diverged', got \"fine\"",
     ),
     "a metric as words": (
-        {"records.jsonl": a_cell({"output_spectral": "high"})},
+        {"rows.jsonl": a_cell({"output_spectral": "high"})},
         'field [0].output_spectral: expected a valid number, got "high"',
     ),
-    "a row that is missing": ({"records.jsonl": a_record()}, "0 of its 1 rows can be read"),
-    "rows of another kind": ({"records.jsonl": a_cell({"kind": "tail"})}, "no rows of kind 'tail'"),
-    "no heads": ({"records.jsonl": a_record(heads=None)}, "field heads: expected a valid list, got null"),
-    "a manifest that is none": ({"records.jsonl": a_cell(), "manifest.json": "[1]"}, "not a manifest"),
-    "a damaged manifest": ({"records.jsonl": a_cell(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
+    "a row that is missing": ({"rows.jsonl": a_record()}, "0 of its 1 rows can be read"),
+    "rows of another kind": ({"rows.jsonl": a_cell({"kind": "tail"})}, "no rows of kind 'tail'"),
+    "no heads": ({"rows.jsonl": a_record(heads=None)}, "field heads: expected a valid list, got null"),
+    "a manifest that is none": ({"rows.jsonl": a_cell(), "manifest.json": "[1]"}, "not a manifest"),
+    "a damaged manifest": ({"rows.jsonl": a_cell(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
 }
 
 
@@ -395,7 +395,7 @@ def test_a_folder_that_is_no_run_is_one_line_and_exit_2(run, tmp_path, files, sa
 
 def test_fields_of_csv_are_chosen_by_their_names(run, tmp_path):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_cell())
+    (tmp_path / "r/rows.jsonl").write_text(a_cell())
     code, out, _ = run("report", "r", "--format", "csv", "--columns", "method,n")
     assert code == 0 and out.splitlines()[0] == "method,n"
     code, out, err = run("report", "r", "--format", "csv", "--columns", "metod")
@@ -404,7 +404,7 @@ def test_fields_of_csv_are_chosen_by_their_names(run, tmp_path):
 
 def test_figures_that_a_run_left_nothing_for_are_named(run, tmp_path):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_cell())
+    (tmp_path / "r/rows.jsonl").write_text(a_cell())
     code, _, err = run("report", "r", "--plot", "maps,errors")
     assert code == 0 and "no figure: no requested method has a matrix to draw" in err
     assert err.count("no figure") == 1 and "figures/errors.svg" in err
@@ -442,7 +442,7 @@ def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count,
 )
 def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_cell())
+    (tmp_path / "r/rows.jsonl").write_text(a_cell())
     code, out, err = run("report", "r", *args)
     assert code == 2 and says in one_line(err) and not out
     assert run("report", "r", "--plot", "none")[0] == 0
@@ -450,7 +450,7 @@ def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
 
 def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
     (tmp_path / "r").mkdir()
-    (tmp_path / "r/records.jsonl").write_text(a_cell() + a_cell(command="dream", key="l"))
+    (tmp_path / "r/rows.jsonl").write_text(a_cell() + a_cell(command="dream", key="l"))
     (tmp_path / "r/manifest.json").write_text('{"status": "interrupted", "source": 3, "plan": [], "described": {}}')
     code, out, err = run("report", "r")
     assert code == 4 and "skyformer" in out
@@ -523,9 +523,9 @@ def test_spectra_without_optional_fields_are_shown(run, tmp_path):
         *(field for one in types.kinds.values() for field in one.model_fields.items()),
     ]
     optional = {name for name, field in fields if not field.is_required()} - {"layer", "head", "value"}
-    lines = [json.loads(line) for line in (kept / "records.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (kept / "rows.jsonl").read_text().splitlines()]
     texts = [json.dumps({name: fact for name, fact in line.items() if name not in optional}) for line in lines]
-    (tmp_path / "r/records.jsonl").write_text("\n".join(texts) + "\n")
+    (tmp_path / "r/rows.jsonl").write_text("\n".join(texts) + "\n")
     code, out, err = run("report", tmp_path / "r", "--plot", "none")
     assert code == 0 and "Values by rank" in out and "stable rank" not in out, err
 

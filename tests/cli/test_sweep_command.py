@@ -13,19 +13,19 @@ from paths import ROOT
 
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import UsageError
-from attnprobe.experiments import experiment
-from attnprobe.experiments.budget import BudgetRequest
-from attnprobe.experiments.budget.bisect import coarse_budgets
-from attnprobe.experiments.condition import ConditionRequest
-from attnprobe.experiments.error import ErrorRequest
-from attnprobe.experiments.theory import TheoryRequest
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.read import read_records
+from attnprobe.measure import experiment
+from attnprobe.measure.budget import BudgetRequest
+from attnprobe.measure.budget.bisect import coarse_budgets
+from attnprobe.measure.condition import ConditionRequest
+from attnprobe.measure.error import ErrorRequest
+from attnprobe.measure.theory import TheoryRequest
 from attnprobe.methods import METHODS
 from attnprobe.operators.blocks import BLOCK_MEMORY
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.read import read_records
 from attnprobe.run.costs import EXACT, OVERHEAD
 from attnprobe.run.estimate import estimate_cells
-from attnprobe.sweeps.yaml_file import read_config
+from attnprobe.run.sweeps.yaml_file import read_config
 
 CONFIGS = ROOT / "configs"
 CONFIG = """
@@ -57,9 +57,9 @@ def test_the_same_sweep_finds_its_folder_and_measures_nothing_again(run, config)
     assert code == 0 and "nystromformer" in out, err
     [folder] = Path("outputs").iterdir()
     assert folder.name.startswith("c-")
-    before = (folder / "records.jsonl").read_bytes()
+    before = (folder / "rows.jsonl").read_bytes()
     assert run("sweep", config)[0] == 0 and [folder] == list(Path("outputs").iterdir())
-    assert (folder / "records.jsonl").read_bytes() == before
+    assert (folder / "rows.jsonl").read_bytes() == before
     assert run("sweep", config, "--d", "8")[0] == 0 and len(list(Path("outputs").iterdir())) == 2
 
 
@@ -232,9 +232,9 @@ def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run
 
 def test_force_measures_everything_again(run, config):
     assert run("sweep", config, "--out", "r")[0] == 0
-    count, cells = len(Path("r/records.jsonl").read_text().splitlines()), len(read_records("r"))
+    count, cells = len(Path("r/rows.jsonl").read_text().splitlines()), len(read_records("r"))
     assert run("sweep", config, "--out", "r", "--force")[0] == 0
-    assert len(Path("r/records.jsonl").read_text().splitlines()) == 2 * count and len(read_records("r")) == cells
+    assert len(Path("r/rows.jsonl").read_text().splitlines()) == 2 * count and len(read_records("r")) == cells
 
 
 def test_a_folder_that_vanishes_is_made_anew_with_all_of_the_run(run, config, monkeypatch):
@@ -258,7 +258,7 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
     def failing(self, lines):
         if b'"performer"' in lines:
             full.append(lines)
-            raise UsageError("records.jsonl: cannot write: No space left on device")
+            raise UsageError("rows.jsonl: cannot write: No space left on device")
         append(self, lines)
 
     monkeypatch.setattr(RecordWriter, "_write", failing)
@@ -272,7 +272,7 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
 
 @pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
 def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
-    from attnprobe.records import outputs
+    from attnprobe.frame.records import outputs
     from attnprobe.run import folder
 
     def full(path, *rest):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from places import Place, here
 
-from attnprobe.environment import TEST_DEVICE
+from attnprobe.machine.environment import TEST_DEVICE
 
 HERE = Path(__file__).parent
 

@@ -7,7 +7,7 @@ from tiny_models import CAPTURED
 
 from attnprobe import capture, injected
 from attnprobe.errors import SourceError
-from attnprobe.hooks.capture import capture_all
+from attnprobe.inputs.hooks.capture import capture_all
 from attnprobe.operators.precision import full_precision
 
 SAME = 2e-4  # relative to the largest entry, in float32 over a few layers

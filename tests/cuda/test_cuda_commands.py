@@ -9,7 +9,7 @@ pytest.importorskip("pydantic", reason="records need pydantic")
 
 from sources_helpers import VOCABULARY, save, seeded
 
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.read import read_records
 
 COMMANDS = {
     "error": "--method vmean,skyformer,nystromformer,linformer,window,informer,bigbird --d 12",
@@ -181,7 +181,7 @@ def test_two_processes_on_one_device(measured, command_place):
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_ray_on_one_device(measured, gpu):
-    alone, away = measured("sweep", "cuda"), measured("sweep", "cuda", "--backend", "ray", "--jobs", "1")
+    alone, away = measured("sweep", "cuda"), measured("sweep", "cuda", "--backend", "ray:local", "--jobs", "1")
     by_key = {one["key"]: one for one in alone}
     assert all(one["status"] == by_key[one["key"]]["status"] == "ok" for one in away) and len(away) == len(alone)
 

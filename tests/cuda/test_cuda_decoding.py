@@ -6,8 +6,8 @@ from inputs import make
 
 pytest.importorskip("pydantic", reason="commands need pydantic")
 
-from attnprobe.experiments.inject.allocation import lava_budgets
-from attnprobe.experiments.inject.policy import PromptPolicy, Steps, prompt_text
+from attnprobe.measure.inject.allocation import lava_budgets
+from attnprobe.measure.inject.policy import PromptPolicy, Steps, prompt_text
 from attnprobe.methods import METHODS
 from attnprobe.qkv import QKV
 

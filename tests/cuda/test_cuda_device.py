@@ -109,7 +109,7 @@ def greedy(q, k, v):
 @pytest.mark.share
 def test_a_cell_that_needs_more_than_there_is_fails_and_the_run_goes_on(run, qkv, command_place, tmp_path, monkeypatch):
     pytest.importorskip("pydantic")
-    from attnprobe.records.read import read_records
+    from attnprobe.frame.records.read import read_records
 
     (tmp_path / "greedy.py").write_text(GREEDY)
     arguments = ("--method", "./greedy.py:greedy,nystromformer", "--d", "8", "--out", "r")

@@ -8,8 +8,6 @@ from inputs import make
 from theory_settings import setting_for
 
 from attnprobe import approximate, exact, findings
-from attnprobe.linalg.condition import condition
-from attnprobe.linalg.dimension import largest_leverage, statistical_dimension
 from attnprobe.methods import KERNELS
 from attnprobe.metrics import (
     ExactOutput,
@@ -32,6 +30,8 @@ from attnprobe.metrics import (
 )
 from attnprobe.operators import GaussianAttention, UnnormalisedAttention
 from attnprobe.operators.attention import UNSHIFTED_KEYS
+from attnprobe.operators.linalg.condition import condition
+from attnprobe.operators.linalg.dimension import largest_leverage, statistical_dimension
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.theorems import THEOREMS

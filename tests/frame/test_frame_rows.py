@@ -12,10 +12,10 @@ import pytest
 from attnprobe.errors import UsageError
 from attnprobe.frame.metric import metrics
 from attnprobe.frame.read import PLACE, frame_of
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.read import read_typed
 from attnprobe.frame.rows import CellLine, HeadRow, RowTypes, head_rows, with_metrics
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.read import read_typed
-from attnprobe.records.shapes import Count, said
+from attnprobe.grammar.validation import Count, said
 
 
 class Step(HeadRow):
@@ -42,7 +42,7 @@ def read(path):
 
 
 def test_a_cell_comes_back_with_its_rows_and_infinity(tmp_path):
-    with RecordWriter(tmp_path / "records.jsonl") as writer:
+    with RecordWriter(tmp_path / "rows.jsonl") as writer:
         writer.append(cell("a"))
         writer.append(cell("b", rows=[], status="skipped", reason="no form"))
     first, second = read(tmp_path).records
@@ -52,7 +52,7 @@ def test_a_cell_comes_back_with_its_rows_and_infinity(tmp_path):
 
 
 def test_a_file_that_was_cut_at_any_byte_has_whole_cells_alone(tmp_path):
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     with RecordWriter(path) as writer:
         writer.append(cell("a"))
         end = path.stat().st_size
@@ -87,7 +87,7 @@ def test_a_problem_is_named(change, problem):
 
 
 def test_a_lost_row_makes_its_cell_malformed(tmp_path):
-    path = tmp_path / "records.jsonl"
+    path = tmp_path / "rows.jsonl"
     with RecordWriter(path) as writer:
         writer.append(cell("a"))
     lines = path.read_text().splitlines(keepends=True)

@@ -111,7 +111,7 @@ Numbers = dict[tuple[Place, str], str]
 
 def records_of(folder: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """The numbers that a run's folder holds: a place, a metric, and its value."""
-    for record in _cells(folder / "records.jsonl"):
+    for record in _cells(folder / "rows.jsonl"):
         place = _place(record)
         for name in ("status", "seed", "duplicates", "row_tolerance", "matrix_tol"):
             yield place, name, record.get(name)
@@ -497,6 +497,25 @@ def _lines_of(numbers: Numbers) -> Iterator[str]:
             yield "\t".join(["", metric, *(row.get(entry, "") for entry in entries)]) + "\n"
 
 
+def _settled(numbers: Numbers, known: Numbers, rounding: Movements) -> Numbers:
+    """These numbers, with the kept digits of those that moved by rounding alone."""
+    same = {
+        key: known[key]
+        for key, text in numbers.items()
+        if key in known and _equal(text, known[key], rounding.get(_group(key)))
+    }
+    return {**numbers, **same}
+
+
+def _widest(*seen: Movements) -> Movements:
+    """The largest movement of each metric that any of these saw: a processor at hand today does not unsee another."""
+    found: Movements = {}
+    for group, move in (item for movements in seen for item in movements.items()):
+        before = found.get(group, (0.0, 0.0))
+        found[group] = None if move is None or before is None else (max(before[0], move[0]), max(before[1], move[1]))
+    return found
+
+
 def _on_another(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, Numbers]:
     """What is measured in a process with another order of sums."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -514,9 +533,11 @@ def main(asked: list[str]) -> None:
         plain = {run: [[*key, value] for key, value in of_run.items()] for run, of_run in found.items()}
         Path(asked[1]).write_text(json.dumps(plain), encoding="utf-8")
         return
-    others = [_on_another(environment, names) for environment in PROCESSORS]
-    moved = {run: movements(known, [other[run] for other in others]) for run, known in found.items()}
-    write(found, {**read_rounding(), **moved})
+    known, rounding = read(), read_rounding()
+    kept = {run: _settled(of_run, known.get(run, {}), rounding.get(run, {})) for run, of_run in found.items()}
+    others = [found, *(_on_another(environment, names) for environment in PROCESSORS)]
+    moved = {run: movements(of_run, [other[run] for other in others]) for run, of_run in kept.items()}
+    write(kept, {**rounding, **{run: _widest(rounding.get(run, {}), of_run) for run, of_run in moved.items()}})
 
 
 if __name__ == "__main__":

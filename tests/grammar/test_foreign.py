@@ -11,13 +11,13 @@ import pytest
 from pandas import DataFrame
 from text_grids import text_grid
 
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.file import plain, strict_json, write_text
+from attnprobe.frame.records.read import read_records
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
 from attnprobe.judge.junit import write_junit
 from attnprobe.judge.outcomes import gate_cases
 from attnprobe.judge.parse import Gate
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.file import plain, strict_json, write_text
-from attnprobe.records.read import read_records
 from attnprobe.show.figure import Figure, save, sheets
 from attnprobe.show.listing import listing
 from attnprobe.show.writers import latex, markdown, terminal
@@ -72,9 +72,9 @@ def test_exceptions_say_what_they_can():
 
 
 def test_records_hold_printable_text(tmp_path):
-    with RecordWriter(tmp_path / "records.jsonl") as writer:
+    with RecordWriter(tmp_path / "rows.jsonl") as writer:
         writer.append({"key": "k", "status": "ok", "method": HOSTILE, "options": {HOSTILE: [HOSTILE]}})
-    (record,) = read_records(tmp_path / "records.jsonl")
+    (record,) = read_records(tmp_path / "rows.jsonl")
     assert record["method"] == printable(HOSTILE) and record["options"] == {printable(HOSTILE): [printable(HOSTILE)]}
     assert plain({"path": tmp_path / HOSTILE.replace("\x00", "")})["path"].endswith(r"\U000e0041\x0d!")
     assert not obeyed(strict_json(HOSTILE))

@@ -38,14 +38,14 @@ MORE = (
     ("matrix_open", ["x"]),
     ("row_tolerance", "nan"),
 )
-PLACES = ("records.jsonl", "manifest.json", "inputs.jsonl", "report.html", "tables", "tables/error.md")
+PLACES = ("rows.jsonl", "manifest.json", "inputs.jsonl", "report.html", "tables", "tables/error.md")
 PLACES += (
     "figures",
     "figures/errors.svg",
     "maps",
     "maps/missing.json",
     "manifest-1-of-2.json",
-    "records-1-of-2.jsonl",
+    "rows-1-of-2.jsonl",
 )
 JUNK = (b"", b"\0" * 100, b"{", b"[]", b"[" * 9999, b"my notes\n", b"\xff\xfe", b'{"schema":1}\n', b"NaN", b"null\n")
 
@@ -64,7 +64,7 @@ class Case:
         kinds = (self.records, self.records, self.manifest, self.inputs, self.place, self.maps)
         self.random.choice(kinds)(run)
 
-    def records(self, run: Path, file: str = "records.jsonl") -> None:
+    def records(self, run: Path, file: str = "rows.jsonl") -> None:
         """The same change in one record, or in all."""
         path = run / file
         if not path.exists():
@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> int:
 def opened(run: Path) -> int:
     """Open a run in Python, with its views and its frame."""
     from attnprobe.errors import AttnprobeError
-    from attnprobe.report import open_run, views
+    from attnprobe.show.page import open_run, views
 
     try:
         actual = open_run(run)

@@ -17,7 +17,7 @@ from sources_helpers import bert_config
 
 import attnprobe
 from attnprobe import QKV, Approximation, AttnprobeError
-from attnprobe.arguments import fault
+from attnprobe.grammar.arguments import fault
 from attnprobe.testing import examine
 
 LONGEST = 1000  # characters of a message
@@ -211,8 +211,11 @@ def of_models() -> Table:
 
 def of_pages(folder: Path) -> Table:
     """Those of the modules that have a page in the reference."""
-    from attnprobe import methods, metrics, records, report, sources, theorems
-    from attnprobe.linalg.condition import condition
+    from attnprobe import inputs as sources
+    from attnprobe import methods, metrics, theorems
+    from attnprobe.frame import records
+    from attnprobe.operators.linalg.condition import condition
+    from attnprobe.show import page as report
 
     save_file({axis: x(2, 8, 3) for axis in "qkv"}, folder / "qkv.safetensors")
     spec = sources.SourceSpec(qkv=str(folder / "qkv.safetensors"))

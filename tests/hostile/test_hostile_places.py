@@ -78,7 +78,7 @@ def loop(path: Path) -> None:
 def folders_loop(path: Path) -> None:
     path.mkdir()
     (path / "tables").symlink_to("..")
-    (path / "records.jsonl").symlink_to("records.jsonl")
+    (path / "rows.jsonl").symlink_to("rows.jsonl")
 
 
 def linked(target: str) -> Callable[[Path], None]:

@@ -9,10 +9,10 @@ from hostile_tensors import Case, Refused, cases, reading
 from attnprobe import approximate
 from attnprobe.cli import main
 from attnprobe.errors import AttnprobeError
-from attnprobe.records.file import decode_inf
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.file import decode_inf
+from attnprobe.frame.records.read import read_records
+from attnprobe.inputs import SourceSpec, resolve
 from attnprobe.reference import exact_output
-from attnprobe.sources import SourceSpec, resolve
 
 
 def written(case: Case, folder: Path) -> tuple[str, str]:
@@ -71,7 +71,7 @@ def test_hundreds_of_files_have_these_numbers_in_records_that_report_reads(seed,
     for case in cases(200, seed=seed):
         names, out = written(case, tmp_path), f"run-{case.number}"
         code, line = called(case.arguments(*names, out), capfd)
-        actual = None if code in (2, 3) else errors_of(case, tmp_path / out / "records.jsonl")
+        actual = None if code in (2, 3) else errors_of(case, tmp_path / out / "rows.jsonl")
         if code not in (0, 2, 3) or (code and not line.startswith("attnprobe: ")):
             faults.append(f"case {case.number}, {', '.join(case.changes)}: code {code}, {line}")
         elif (one := fault(case, actual)) is not None:

@@ -64,7 +64,7 @@ def poisoned_run(command: str, text: str, place: Path) -> Path:
     run = shutil.copytree(golden.RUNS / command, place / command)
     for path in run.glob("*.jsonl"):
         records = [poisoned(json.loads(line), text) for line in path.read_text().splitlines()]
-        if path.name == "records.jsonl":
+        if path.name == "rows.jsonl":
             records[-1] |= {"status": "failed", "reason": text}
         path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     manifest = json.loads((run / "manifest.json").read_text())

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, BadResult, approximate, exact
 from attnprobe.cli import cli, main
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.read import read_records
 
 LONGEST = 2000  # characters of a reason in a record
 HEAD = """
@@ -399,7 +399,7 @@ def attempt(capsys, monkeypatch, tmp_path):
         with deadline(SECONDS):
             _holds(capsys, "error", f"./m{number}.py:f", *source, "--out", f"run{number}", "--format", "json")
             _holds(capsys, "check", f"./m{number}.py:f", "--only", "shapes,determinism", "--format", "json")
-        for path in Path(f"run{number}").glob("records.jsonl"):
+        for path in Path(f"run{number}").glob("rows.jsonl"):
             for line in path.read_text().splitlines():
                 if len(json.loads(line).get("reason") or "") > LONGEST:
                     raise Broken("a reason of a record is long")

@@ -16,12 +16,12 @@ from judged_cells import METRIC, SOURCE, cell, run
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.frame.metric import METRICS as TABLE
+from attnprobe.frame.records.file import LOWER_BOUND
+from attnprobe.frame.records.read import read_records
 from attnprobe.judge.runs import best_cells, directed, judged_by, refuse_metric, refuse_other_sources
-from attnprobe.records.file import LOWER_BOUND
-from attnprobe.records.read import read_records
+from attnprobe.measure import EXPERIMENTS, experiment
+from attnprobe.measure.error import EXPERIMENT
 from attnprobe.show.formats import FORMATS
 
 
@@ -788,7 +788,7 @@ def test_exit_codes_and_streams(command, write):
     assert code == 1 and [row["verdict"] for row in result["rows"]] == ["worse", "missing"]
     assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "level": 0.05, "sources": [SOURCE]}
     assert "attnprobe: regression: skyformer d=16" in err
-    code, out, err = command("compare", "b", "a/records.jsonl")
+    code, out, err = command("compare", "b", "a/rows.jsonl")
     assert code == 0 and "better" in out and "1 line compared: 1 better, 1 not compared\n" in err
     assert "source: model minilm, weights pretrained, text embedded" in out
     assert command("compare", "a", "b", "--tolerance", "2")[0] == 0
@@ -847,9 +847,9 @@ def test_junit_xml_has_a_test_case_for_each_compared_or_missing_row(command, wri
     (tmp_path / "mine.xml").write_text("<mine/>")
     assert command("compare", "a", "a", "--junit", "mine.xml")[0] == 2
     assert (tmp_path / "mine.xml").read_text() == "<mine/>"
-    assert command("compare", "a", "a", "--junit", "a/records.jsonl/c.xml")[0] == 2
-    code, _, err = command("compare", "a", "b", "--junit", "a/records.jsonl/c.xml")
-    assert code == 1 and "a/records.jsonl/c.xml" in err
+    assert command("compare", "a", "a", "--junit", "a/rows.jsonl/c.xml")[0] == 2
+    code, _, err = command("compare", "a", "b", "--junit", "a/rows.jsonl/c.xml")
+    assert code == 1 and "a/rows.jsonl/c.xml" in err
 
 
 @pytest.mark.parametrize(
@@ -862,8 +862,8 @@ def test_junit_xml_has_a_test_case_for_each_compared_or_missing_row(command, wri
             ["empty", "a"],
             "empty: it holds no record of a method; compare takes two runs of `error`, of `rounding`, of `bench`, of",
         ),
-        (["a", "bounds/records.jsonl"], "attnprobe: bounds/records.jsonl: it holds no record of a method"),
-        (["a", "torn"], "torn/records.jsonl:1: this line is no JSON object"),
+        (["a", "bounds/rows.jsonl"], "attnprobe: bounds/rows.jsonl: it holds no record of a method"),
+        (["a", "torn"], "torn/rows.jsonl:1: this line is no JSON object"),
         (["a", "other"], "different sources: positions segment in A, wrap in B"),
         (["a", "a", "--metric", "output_spektral"], "did you mean 'output_spectral'?"),
         (["a", "a", "--metric", "bad_rows"], "--metric bad_rows: A did not measure it"),
@@ -878,7 +878,7 @@ def test_what_cannot_be_compared_is_one_line_and_exit_2(command, write, tmp_path
     write("empty", [])
     write("bounds", [cell(method=LOWER_BOUND)])
     (tmp_path / "torn").mkdir()
-    (tmp_path / "torn/records.jsonl").write_text('{"schema":\n{"schema":1}\n')
+    (tmp_path / "torn/rows.jsonl").write_text('{"schema":\n{"schema":1}\n')
     code, out, err = command("compare", *args)
     assert code == 2 and not out and says in err and len(err.strip().splitlines()) == 1
 

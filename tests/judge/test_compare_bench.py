@@ -5,12 +5,12 @@ from paths import GOLDEN
 
 from attnprobe.errors import UsageError
 from attnprobe.frame.metric import METRICS
+from attnprobe.frame.records.read import read_records
 from attnprobe.judge.chance import of_rounds
 from attnprobe.judge.runs import compare_runs
 from attnprobe.judge.times import noise
 from attnprobe.judge.verdict import Difference
 from attnprobe.judge.verdict import verdict as judge
-from attnprobe.records.read import read_records
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from paths import GOLDEN
 from scipy.stats import ttest_1samp
 
 from attnprobe.errors import UsageError
+from attnprobe.frame.records.file import LOWER_BOUND
+from attnprobe.frame.records.read import read_records
 from attnprobe.judge import pairs as of_pairs
 from attnprobe.judge.chance import Evidence
 from attnprobe.judge.chance import of_heads as over_pairs
 from attnprobe.judge.runs import compare_runs
-from attnprobe.records.file import LOWER_BOUND
-from attnprobe.records.read import read_records
 
 
 def related(a, b, pairs):
@@ -338,11 +338,11 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     left_out = (
         "attnprobe: r holds 7 records of other settings too, which are left out: the last command did not ask for "
     )
-    left_out += "them; compare r/records.jsonl takes all"
+    left_out += "them; compare r/rows.jsonl takes all"
     assert err.splitlines()[0] == left_out
     code, out, err = command("compare", "r", "--pair", "window=skyformer")
     assert code == 2 and err.splitlines()[0] == left_out
-    code, out, err = command("compare", "r/records.jsonl", "--pair", "window=topk", "--format", "json")
+    code, out, err = command("compare", "r/rows.jsonl", "--pair", "window=topk", "--format", "json")
     assert {row["d"] for row in json.loads(out)["rows"]} == {4, 8} and "other settings" not in err
     assert "attnprobe: A and B have the same records: a run equals itself" in command("compare", "r", "r")[2]
 

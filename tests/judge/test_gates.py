@@ -9,12 +9,12 @@ from error_records import cell as a_cell
 from frames import gate_lines
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import experiment
-from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.judge.gates import Gate, GateResult, check
 from attnprobe.judge.junit import write_junit
 from attnprobe.judge.outcomes import gate_cases, gates_markdown, gates_table
 from attnprobe.judge.parse import impossible_reason, parse_gate, parse_gates
+from attnprobe.measure import experiment
+from attnprobe.measure.error import EXPERIMENT
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):

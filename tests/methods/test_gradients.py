@@ -8,7 +8,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from attnprobe import QKV, approximate
 from attnprobe.errors import UsageError
-from attnprobe.experiments.bench.calls import Work, differentiated
+from attnprobe.measure.bench.calls import Work, differentiated
 from attnprobe.methods import METHODS, get
 
 

@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from attnprobe import QKV, approximate, kernel_errors, method
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments.error import EXPERIMENT
+from attnprobe.frame.records.read import read_records
+from attnprobe.measure.error import EXPERIMENT
 from attnprobe.methods import KERNELS, METHODS, get, kernels
 from attnprobe.metrics.kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, eager_output
-from attnprobe.records.read import read_records
 from attnprobe.reference import own_output
 from attnprobe.run.plan import parse_methods
 from attnprobe.testing import check_method

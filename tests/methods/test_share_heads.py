@@ -8,7 +8,7 @@ from twins import TWINS
 
 from attnprobe import exact, matrix_errors, output_errors, row_metrics
 from attnprobe.errors import UsageError
-from attnprobe.hooks.capture import capture
+from attnprobe.inputs.hooks.capture import capture
 from attnprobe.methods import METHODS, approximate, get
 from attnprobe.metrics import input_statistics
 from attnprobe.metrics.kernel import eager_output

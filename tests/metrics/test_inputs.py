@@ -9,13 +9,13 @@ from inputs import make
 from largest import Largest
 
 from attnprobe import QKV, exact, input_statistics
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.frame.inputs import inputs_frame
 from attnprobe.frame.labels import source_labels
+from attnprobe.frame.records.read import read_inputs
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.metrics import INPUT_STATISTICS, ExactNorms, exact_norms
-from attnprobe.records.read import read_inputs
-from attnprobe.report import open_run
+from attnprobe.show.page import open_run
 
 
 def twin(qkv: QKV) -> dict[str, list[float]]:

@@ -7,14 +7,14 @@ from largest import Largest
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import UsageError
-from attnprobe.linalg import differences as differences_file
-from attnprobe.linalg.differences import Differences
-from attnprobe.linalg.krylov import start_block
-from attnprobe.linalg.spectral import block_size
 from attnprobe.methods import approximate, by_family
 from attnprobe.metrics import MATRIX_METRICS, ExactNorms, exact_norms, shared_matrix_errors
 from attnprobe.metrics import matrix as matrix_file
 from attnprobe.operators import Dense, LowRank
+from attnprobe.operators.linalg import differences as differences_file
+from attnprobe.operators.linalg.differences import Differences
+from attnprobe.operators.linalg.krylov import start_block
+from attnprobe.operators.linalg.spectral import block_size
 from attnprobe.qkv import QKV
 
 F64 = torch.float64

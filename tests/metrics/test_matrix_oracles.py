@@ -6,10 +6,10 @@ from inputs import by_another_solver, make
 from thinned import others_slow
 
 from attnprobe import approximate, exact, matrix_errors, spectra
-from attnprobe.linalg.differences import CPU_BLOCK, Differences
-from attnprobe.linalg.krylov import start_block
-from attnprobe.linalg.spectra import leading_singular_values
 from attnprobe.operators import Dense
+from attnprobe.operators.linalg.differences import CPU_BLOCK, Differences
+from attnprobe.operators.linalg.krylov import start_block
+from attnprobe.operators.linalg.spectra import leading_singular_values
 from attnprobe.rng import generator
 
 F64 = torch.float64

@@ -7,10 +7,10 @@ import torch
 from inputs import make
 
 from attnprobe.errors import UsageError
-from attnprobe.linalg.norms import row_norms
 from attnprobe.methods import approximate
 from attnprobe.metrics import OUTPUT_METRICS, lower_bound, output_errors, repeated_rows
 from attnprobe.operators import Dense
+from attnprobe.operators.linalg.norms import row_norms
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact, exact_output
 from attnprobe.rng import generator

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from attnprobe import QKV, AttnprobeError, approximate, exact
-from attnprobe.linalg.dimension import statistical_dimension
 from attnprobe.metrics.condition import core_matrices, lemma3_interval
 from attnprobe.metrics.matrix import matrix_errors
 from attnprobe.metrics.output import ExactOutput, lower_bound
@@ -13,6 +12,7 @@ from attnprobe.metrics.rows import row_metrics
 from attnprobe.metrics.spectrum import attention_matrix
 from attnprobe.operators import Dense
 from attnprobe.operators.compose import Mosaic
+from attnprobe.operators.linalg.dimension import statistical_dimension
 
 NUMBERS = "needle: numbers of keys are needed"
 SHAPES = r"needs square matrices and \(h, L\)"

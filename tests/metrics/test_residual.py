@@ -5,7 +5,7 @@ import torch
 from tiny_models import CAPTURED, build, inputs
 
 from attnprobe import UsageError, approximate, budgets, capture, exact, residual_errors, row_metrics
-from attnprobe.hooks.capture import capture_layers
+from attnprobe.inputs.hooks.capture import capture_layers
 from attnprobe.reference import exact_output
 
 HEAD, ROW = 1, 0

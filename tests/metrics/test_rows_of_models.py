@@ -6,7 +6,7 @@ import torch
 
 from attnprobe import approximate, exact, load_qkv, row_metrics
 from attnprobe.errors import SourceError
-from attnprobe.hooks.capture import capture
+from attnprobe.inputs.hooks.capture import capture
 
 MODELS = ("Llama", "Mistral", "Gemma 2", "GPT-OSS", "ModernBERT", "BERT")
 METHODS = {"topk": (3, 8), "window": (5, 12), "longformer": (5, 12), "bigbird": (10, 20)}

@@ -5,13 +5,7 @@ import torch
 
 from attnprobe import QKV, approximate, exact
 from attnprobe.errors import UsageError
-from attnprobe.experiments.inject.drift import local_errors
-from attnprobe.linalg.condition import condition
-from attnprobe.linalg.dimension import exact_leverage, largest_leverage, leverage, statistical_dimension
-from attnprobe.linalg.inverses import inverse_root, razavi, start, truncated_pinv
-from attnprobe.linalg.norms import output_norms, row_norms, tail_singular_values
-from attnprobe.linalg.sampling import kmeans
-from attnprobe.linalg.spectra import eigenvalues, leading_singular_values, singular_values
+from attnprobe.measure.inject.drift import local_errors
 from attnprobe.methods.registry import METHODS
 from attnprobe.metrics import (
     input_statistics,
@@ -27,6 +21,12 @@ from attnprobe.metrics import (
 )
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
 from attnprobe.operators import Dense
+from attnprobe.operators.linalg.condition import condition
+from attnprobe.operators.linalg.dimension import exact_leverage, largest_leverage, leverage, statistical_dimension
+from attnprobe.operators.linalg.inverses import inverse_root, razavi, start, truncated_pinv
+from attnprobe.operators.linalg.norms import output_norms, row_norms, tail_singular_values
+from attnprobe.operators.linalg.sampling import kmeans
+from attnprobe.operators.linalg.spectra import eigenvalues, leading_singular_values, singular_values
 from attnprobe.rng import generator
 
 POWERS = [-1000, -560, 560, 1000]

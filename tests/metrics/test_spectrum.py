@@ -8,8 +8,11 @@ from inputs import by_another_solver, make, reaching
 
 from attnprobe import approximate, exact, spectra
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg import spectra as file
-from attnprobe.linalg.spectra import (
+from attnprobe.metrics import attention_matrix
+from attnprobe.metrics import spectrum as metric
+from attnprobe.operators import Dense, UnnormalisedAttention
+from attnprobe.operators.linalg import spectra as file
+from attnprobe.operators.linalg.spectra import (
     eigenvalues,
     entropy_rank,
     leading_singular_values,
@@ -19,9 +22,6 @@ from attnprobe.linalg.spectra import (
     stable_rank,
     tail_rank,
 )
-from attnprobe.metrics import attention_matrix
-from attnprobe.metrics import spectrum as metric
-from attnprobe.operators import Dense, UnnormalisedAttention
 from attnprobe.qkv import QKV
 from attnprobe.rng import generator
 

@@ -9,7 +9,7 @@ from pretend_device import AWAY, pretending
 
 from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention, blocks
 from attnprobe.operators.blocks import BLOCK_MEMORY, block_rows, head_blocks
-from attnprobe.visible import Visible
+from attnprobe.operators.visible import Visible
 
 F64 = torch.float64
 

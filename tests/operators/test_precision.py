@@ -9,11 +9,9 @@ from inputs import make
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprobe import approximate, exact
-from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.theory import TheoryRequest, measure_theory
-from attnprobe.experiments.theory.setting import findings
-from attnprobe.linalg.dimension import largest_leverage, statistical_dimension
-from attnprobe.linalg.spectra import leading_singular_values
+from attnprobe.measure.inject import InjectRequest, measure_drift
+from attnprobe.measure.theory import TheoryRequest, measure_theory
+from attnprobe.measure.theory.setting import findings
 from attnprobe.metrics import (
     KernelReference,
     attention_maps,
@@ -25,6 +23,8 @@ from attnprobe.metrics import (
     spectra,
 )
 from attnprobe.operators import GaussianAttention, UnnormalisedAttention
+from attnprobe.operators.linalg.dimension import largest_leverage, statistical_dimension
+from attnprobe.operators.linalg.spectra import leading_singular_values
 from attnprobe.operators.precision import full_precision, ordered_sums
 from attnprobe.reference import exact_output
 

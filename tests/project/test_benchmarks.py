@@ -77,7 +77,7 @@ def test_the_overhead_of_records_is_that_of_a_backend(jobs, module, monkeypatch,
     scale = module("scale")
     monkeypatch.setattr(scale, "GROUPS", 2)
     assert 0 < scale.overhead({"status": "ok"}, str(tmp_path), Alone() if jobs is None else scale.Processes(jobs)) < 1
-    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 2 * scale.CELLS
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2 * scale.CELLS
 
 
 def test_every_script_is_one_of_all(module):

@@ -12,23 +12,23 @@ from safetensors.torch import save_file
 
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
 from attnprobe.frame.labels import file_tag
+from attnprobe.frame.records.outputs import scratch
+from attnprobe.grammar import validation
+from attnprobe.inputs import SourceSpec, resolve
+from attnprobe.inputs.choose import open_model
+from attnprobe.inputs.folder import ModelFolder, combined_sha256
+from attnprobe.inputs.positions import _batches
+from attnprobe.inputs.weights import language_kind, with_head
 from attnprobe.judge.gates import Gate, check
 from attnprobe.judge.parse import impossible_reason, parse_gates
-from attnprobe.records import shapes
-from attnprobe.records.outputs import scratch
-from attnprobe.report import page
-from attnprobe.report.run import Run
+from attnprobe.measure.error import EXPERIMENT, ErrorRequest
 from attnprobe.run import provenance
 from attnprobe.run.folder import held_already
-from attnprobe.sources import SourceSpec, resolve
-from attnprobe.sources.choose import open_model
-from attnprobe.sources.folder import ModelFolder, combined_sha256
-from attnprobe.sources.positions import _batches
-from attnprobe.sources.weights import language_kind, with_head
-from attnprobe.sweeps import yaml_file
-from attnprobe.sweeps.yaml_file import packaged_sweeps, sweep_file
+from attnprobe.run.sweeps import yaml_file
+from attnprobe.run.sweeps.yaml_file import packaged_sweeps, sweep_file
+from attnprobe.show.page import page
+from attnprobe.show.page.run import Run
 
 
 def test_the_hash_of_one_file_is_its_own_and_of_several_that_of_their_sorted_names_and_hashes(tmp_path):
@@ -194,5 +194,5 @@ def test_no_folder_and_one_that_is_not_there_hold_no_records(tmp_path):
 
 
 def test_the_largest_whole_number_of_json_is_shown_and_a_larger_one_is_counted_in_bits():
-    assert shapes._brief(shapes.LARGEST) == "9007199254740992"
-    assert shapes._brief(shapes.LARGEST + 1) == "a whole number of 54 bits"
+    assert validation._brief(validation.LARGEST) == "9007199254740992"
+    assert validation._brief(validation.LARGEST + 1) == "a whole number of 54 bits"

@@ -8,15 +8,15 @@ import pytest
 from paths import ROOT
 
 CHANGING = {  # dataclasses that are no values: what they hold changes while they live
-    "attnprobe/experiments/inject/decoding.py": ["ExactSteps", "DecodingBench"],
-    "attnprobe/experiments/inject/bench.py": ["Bench"],
-    "attnprobe/experiments/inject/cache.py": ["CacheReaders"],
-    "attnprobe/hooks/interface.py": ["Masks"],
-    "attnprobe/hooks/rope.py": ["_Probe"],
+    "attnprobe/measure/inject/decoding.py": ["ExactSteps", "DecodingBench"],
+    "attnprobe/measure/inject/bench.py": ["Bench"],
+    "attnprobe/measure/inject/cache.py": ["CacheReaders"],
+    "attnprobe/inputs/hooks/interface.py": ["Masks"],
+    "attnprobe/inputs/hooks/rope.py": ["_Probe"],
     "attnprobe/show/marks.py": ["Legend"],
-    "attnprobe/experiments/stability/training.py": ["Training"],
-    "attnprobe/hooks/capture.py": ["_Recorder"],
-    "attnprobe/inject.py": ["_Injection"],
+    "attnprobe/measure/stability/training.py": ["Training"],
+    "attnprobe/inputs/hooks/capture.py": ["_Recorder"],
+    "attnprobe/inject/injection.py": ["_Injection"],
     "attnprobe/rounding/arithmetic.py": ["Arithmetic"],
     "attnprobe/rounding/choices.py": ["Choices"],
     "attnprobe/rounding/following.py": ["Report"],
@@ -27,7 +27,7 @@ CHANGING = {  # dataclasses that are no values: what they hold changes while the
     "attnprobe/run/where/backends.py": ["Member"],
     "attnprobe/run/where/pool.py": ["_Process"],
     "attnprobe/run/where/ray_actors.py": ["_Actor"],
-    "attnprobe/sources/choose.py": ["_Substitutions"],
+    "attnprobe/inputs/choose.py": ["_Substitutions"],
 }
 
 
@@ -59,7 +59,7 @@ def test_a_dataclass_is_frozen_unless_it_is_named_here():
 
 def test_options_are_named_where_they_are_given():
     """Their order is that of the help, and may change."""
-    files = [*ROOT.glob("attnprobe/experiments/*/__init__.py"), *ROOT.glob("attnprobe/run/topics/*.py")]
+    files = [*ROOT.glob("attnprobe/measure/*/__init__.py"), *ROOT.glob("attnprobe/run/topics/*.py")]
     marks = [mark for path in files for _, mark in _dataclasses(path)]
     assert len(marks) > 30 and all("kw_only=True" in mark for mark in marks)
 

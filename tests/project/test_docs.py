@@ -20,16 +20,16 @@ from sources_helpers import SHARED, VOCABULARY, bert_config, needs_minilm, needs
 
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.frame.records import read_records
+from attnprobe.inputs.packaged import PACKAGES
+from attnprobe.inputs.text import EMBEDDED_SHA256
+from attnprobe.measure import EXPERIMENTS, experiment
 from attnprobe.methods import KERNELS
 from attnprobe.methods import METHODS as BUILT_IN
 from attnprobe.methods.registry import TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
 from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS, MATRIX_METRICS, OUTPUT_METRICS
-from attnprobe.records import read_records
 from attnprobe.show.styles import FILES
-from attnprobe.sources.packaged import PACKAGES
-from attnprobe.sources.text import EMBEDDED_SHA256
 
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "start/tutorial.md"
@@ -287,7 +287,7 @@ def test_the_schema_in_the_repository_is_that_of_the_rows_which_commands_write()
     assert text == generated_pages()["records.schema.json"], "run python docs/_extensions/generated.py"
     schema = pytest.importorskip("jsonschema", reason="jsonschema is not installed").Draft202012Validator
     each = {one["title"]: schema({**one, "$defs": json.loads(text)["$defs"]}) for one in json.loads(text)["anyOf"]}
-    for file in (ROOT / "tests/golden/runs").glob("*/records.jsonl"):
+    for file in (ROOT / "tests/golden/runs").glob("*/rows.jsonl"):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         command = next(line["command"] for line in lines if line["kind"] == "cell")
         for line in lines:

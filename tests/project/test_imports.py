@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -14,96 +15,61 @@ from pathlib import Path
 import pytest
 
 import attnprobe
-from attnprobe.experiments import EXPERIMENTS
+from attnprobe.measure import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
-CORE = {
-    *("arguments", "block", "errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg"),
-    *("approximation", "kept"),
-}
-MEASURES = CORE | {
-    *("files", "grammar", "methods", "metrics", "sources", "theorems", "rounding", "inject", "replacement", "timings"),
-    "processes",
-}
-READS = {"errors", "files", "grammar", "records"}
+CORE = {"errors", "rng", "grammar", "operators", "operators/linalg", "qkv", "reference", "approximation", "kept"}
+READS = {"errors", "files", "grammar", "frame/records"}
+SCIENCES = CORE | {"files", "machine", "methods", "metrics", "theorems", "rounding", "inputs", "inject"}
 MAY = {
     # for typing only
-    "__init__": CORE | {"experiments", "inject", "methods", "metrics", "probing", "report", "rounding", "sources"},
+    "__init__": CORE | {"measure", "inject", "methods", "metrics", "probing", "show/page", "rounding", "inputs"},
     "__main__": {"cli"},
     "errors": set(),
-    "arguments": {"errors"},
-    "files": {"errors", "grammar"},
-    "environment": set(),
     "rng": set(),
-    "timings": set(),
-    "processes": set(),
-    "visible": set(),
-    "groups": set(),
-    "block": set(),
-    "qkv": {"arguments", "block", "errors", "groups", "visible"},
+    "machine": set(),
+    "grammar": {"errors", "files"},
+    "files": {"errors", "grammar"},
+    "operators": {"errors", "machine"},
+    "operators/linalg": {"errors", "rng", "operators"},
+    "qkv": {"errors", "grammar", "operators"},
     "kept": {"qkv"},
-    "metadata": {"errors", "files", "records"},
-    "operators": {"environment", "errors", "groups", "visible"},
-    "reference": {"arguments", "errors", "operators", "qkv", "visible"},
-    "approximation": {"arguments", "errors", "groups", "operators", "qkv"},
-    "linalg": {"errors", "rng", "operators", "visible"},
-    "methods": CORE | {"environment", "files", "grammar", "metadata"},
-    "metrics": CORE | {"experiments", "processes"},
+    "reference": {"errors", "grammar", "operators", "qkv"},
+    "approximation": {"errors", "grammar", "operators", "qkv"},
+    "methods": CORE | {"files", "machine"},
+    "metrics": CORE | {"machine"},
     "theorems": CORE | {"metrics"},
     "rounding": CORE | {"methods"},
-    "hooks": {"arguments", "block", "errors", "grammar", "groups", "operators", "qkv"},
-    "sources": {
-        *("arguments", "block", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar"),
-        "hooks",
-    },
-    "grammar": {"errors"},
-    "records": {"arguments", "errors", "files", "frame", "grammar"},
-    "sweeps": READS | {"environment", "run"},
+    "inputs/hooks": {"errors", "grammar", "operators", "qkv"},
+    "inputs": {"errors", "files", "rng", "machine", "grammar", "operators", "qkv", "inputs/hooks"},
+    "inject": CORE | {"methods", "inputs/hooks", "rounding"},
+    "frame/records": READS | {"frame"},
     "frame": READS,
-    "judge": READS | {"experiments", "frame", "show"},
-    "show": {"errors", "files", "frame", "grammar", "linalg", "records"},
-    "probing": {"arguments", "errors", "experiments", "report"},
-    "report": READS | {"arguments", "experiments", "frame", "judge", "show"},
-    "testing": CORE | {"methods", "grammar"},
-    "packs": {"errors", "files", "rng", "sources"},
-    "inject": CORE | {"methods", "hooks", "replacement", "rounding"},
-    "replacement": CORE | {"grammar", "methods", "hooks", "rounding"},
-    "run": MEASURES | READS | {"__init__", "frame", "show"},
-    "experiments": MEASURES | READS | {"frame", "judge", "hooks", "run", "show"},
-    "cli": {
-        "__init__",
-        "environment",
-        "errors",
-        "experiments",
-        "files",
-        "frame",
-        "grammar",
-        "run",
-        "sweeps",
-        "timings",
-    },
+    "judge": READS | {"measure", "frame", "show"},
+    "show": READS | {"frame", "operators/linalg"},
+    "probing": {"errors", "grammar", "measure", "show/page"},
+    "show/page": READS | {"measure", "frame", "judge", "show"},
+    "testing": CORE | {"methods"},
+    "testing/packs": {"errors", "files", "rng", "inputs"},
+    "run": SCIENCES | READS | {"__init__", "frame", "show"},
+    "run/sweeps": READS | {"machine", "run"},
+    "measure": SCIENCES | READS | {"inputs/hooks", "frame", "judge", "run", "show"},
+    "cli": READS | {"__init__", "machine", "measure", "frame", "run", "run/sweeps"},
 }
 HEAVY = {
     *("torch", "transformers", "pandas", "pydantic", "jinja2", "datasets", "matplotlib", "numpy", "scipy"),
     *("safetensors", "tokenizers", "rich"),
 }
+TYPED = {
+    "grammar": {"validation", "metadata"},
+    "frame/records": {"shapes", "budgets"},
+    "frame": {"rows"},
+}  # by pydantic
 MAY_HEAVY = {
-    "errors": set(),
-    "files": set(),
-    "__init__": set(),
-    "__main__": set(),
-    "environment": set(),
-    "timings": set(),
-    "grammar": set(),
-    "records": {"pydantic"},
-    "metadata": {"pydantic"},
-    "sweeps": set(),
-    "cli": set(),
-    "sources": {"torch"},
-    "hooks": {"torch"},
-    "frame": {"pydantic"},
-    "show": set(),
-    "report": set(),
+    **dict.fromkeys(("errors", "files", "__init__", "__main__", "machine", "run/sweeps", "cli"), set()),
+    **dict.fromkeys(("grammar", "frame", "frame/records", "show", "show/page"), set()),
+    "inputs": {"torch"},
+    "inputs/hooks": {"torch"},
     "judge": {"numpy"},
 }
 DRAWS = {  # the modules of figures, which the catalogue's data never imports
@@ -114,8 +80,14 @@ VIEWS = {"files", "record"}  # modules of a command that read rows and never mea
 FILES = sorted(ROOT.rglob("*.py"))
 
 
+def room(parts: Sequence[str]) -> str:
+    """The room of a module: a folder, a room inside a folder, or a module of the root."""
+    inner = "/".join(parts[:2])
+    return inner if inner in MAY else parts[0]
+
+
 def part(file: Path) -> str:
-    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+    return room([name.removesuffix(".py") for name in file.relative_to(ROOT).parts])
 
 
 def _is_lazy(top: ast.stmt) -> bool:
@@ -156,7 +128,7 @@ def test_a_module_imports_only_what_it_may():
         everywhere = ours != "cli"  # commands may import anything inside their bodies
         for name in imports(file, module_level=not everywhere):
             if name.split(".")[0] == "attnprobe":
-                other = name.split(".")[1]
+                other = room(name.split(".")[1:])
                 assert other == ours or other in MAY[ours], f"{file} imports {name}"
 
 
@@ -164,14 +136,15 @@ def test_a_module_imports_heavy_packages_only_where_it_may():
     for file in FILES:
         allowed = MAY_HEAVY.get(part(file), HEAVY - {"transformers", "datasets", "matplotlib"})
         allowed = allowed | (DRAWS.get(file.stem, set()) if part(file) == "show" else set())
+        allowed = allowed | ({"pydantic"} if file.stem in TYPED.get(part(file), ()) else set())
         heavy = {name.split(".")[0] for name in imports(file, module_level=True)} & HEAVY
         typing_only = {"transformers", "tokenizers", "pandas"} if "TYPE_CHECKING" in file.read_text() else set()
         assert heavy <= allowed | typing_only | ({"torch"} if part(file) == "__init__" else set()), file
 
 
 def test_what_reads_records_never_imports_torch():
-    kits = [file for file in FILES if part(file) in ("report", "frame", "show", "judge")]
-    views = [file for file in FILES if part(file) == "experiments" and file.stem in VIEWS]
+    kits = [file for file in FILES if part(file) in ("show/page", "frame", "frame/records", "show", "judge")]
+    views = [file for file in FILES if part(file) == "measure" and file.stem in VIEWS]
     assert kits and views
     for file in (*kits, *views):
         assert not any(name.split(".")[0] == "torch" for name in imports(file, module_level=False)), file
@@ -180,11 +153,11 @@ def test_what_reads_records_never_imports_torch():
 def commands_in(file: Path) -> set[str]:
     """The commands whose modules a file imports anywhere."""
     parts = [name.split(".") for name in imports(file, module_level=False)]
-    return {one[2] for one in parts if one[:2] == ["attnprobe", "experiments"] and one[2:3] and one[2] in EXPERIMENTS}
+    return {one[2] for one in parts if one[:2] == ["attnprobe", "measure"] and one[2:3] and one[2] in EXPERIMENTS}
 
 
 def test_kits_know_no_command():
-    kits = [file for file in FILES if part(file) not in ("__init__", "cli", "experiments")]
+    kits = [file for file in FILES if part(file) not in ("__init__", "cli", "measure")]
     known = {str(file.relative_to(ROOT)): commands_in(file) for file in kits}
     assert not {name: actual for name, actual in known.items() if actual}
 
@@ -198,7 +171,7 @@ def test_only_the_catalogue_shows_a_command_by_name():
 
 
 def test_a_command_does_not_import_another():
-    files = [file for file in FILES if part(file) == "experiments" and file.parent.name in EXPERIMENTS]
+    files = [file for file in FILES if part(file) == "measure" and file.parent.name in EXPERIMENTS]
     for file in files:
         others = commands_in(file) - {file.parent.name}
         assert not others, file
@@ -279,7 +252,7 @@ ALONE = """
 import os, pkgutil, sys, torch, transformers, attnprobe
 from importlib import import_module
 from importlib.util import find_spec
-rooms = ("experiments", "metrics", "run", "sources")
+rooms = ("measure", "metrics", "run", "inputs")
 names = [one.name for one in pkgutil.walk_packages(attnprobe.__path__, "attnprobe.") if one.name.split(".")[1] in rooms]
 for name in names:
     for old in [old for old in sys.modules if old.startswith("attnprobe.")]:
@@ -315,9 +288,9 @@ def test_every_public_name_may_be_the_first_that_is_imported():
 
 
 PACKAGE = Path(attnprobe.__file__).parent
-KITS = ("judge", "report", "run")
+KITS = ("judge", "show/page", "run")
 WORDS = {*EXPERIMENTS, "theorem", "task"} - {"error", "condition", "spectrum", "budget"}  # which are words of the field
-OF_A_SOURCE = {"report/run.py"}  # a task is a kind of source as well, as a model or a file is
+OF_A_SOURCE = {"show/page/run.py"}  # a task is a kind of source as well, as a model or a file is
 
 
 @pytest.mark.parametrize(
@@ -329,4 +302,4 @@ def test_a_kit_names_no_command(path):
     allowed = {"task"} if path.relative_to(PACKAGE).as_posix() in OF_A_SOURCE else set()
     assert not words & WORDS - allowed
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert not [name for name in imported for command in EXPERIMENTS if f"experiments.{command}" in name]
+    assert not [name for name in imported for command in EXPERIMENTS if f"measure.{command}" in name]

@@ -16,13 +16,13 @@ from paths import ROOT
 
 import attnprobe
 from attnprobe.errors import UsageError
-from attnprobe.sources.text import EMBEDDED_FILE
-from attnprobe.sweeps.yaml_file import IN_WHEEL, packaged_sweeps, sweep_file
+from attnprobe.inputs.text import EMBEDDED_FILE
+from attnprobe.run.sweeps.yaml_file import IN_WHEEL, packaged_sweeps, sweep_file
 
 URL = "https://github.com/attnprobe/attnprobe"
 SAFE: dict = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 has filters
 in_checkout = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a checkout")
-STRAY = ("notes.txt", "secret.env", "outputs/run/records.jsonl", "node_modules/x.js", "shared/data.txt")
+STRAY = ("notes.txt", "secret.env", "outputs/run/rows.jsonl", "node_modules/x.js", "shared/data.txt")
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def test_the_wheel_has_the_packages_data(built):
     _, wheel = built
     names = set(wheel.namelist())
     assert "attnprobe/py.typed" in names
-    assert wheel.read("attnprobe/sources/embedded.txt") == EMBEDDED_FILE.read_bytes()
+    assert wheel.read("attnprobe/inputs/embedded.txt") == EMBEDDED_FILE.read_bytes()
     for path in (ROOT / "configs").glob("*.yaml"):
-        assert wheel.read(f"attnprobe/sweeps/configs/{path.name}") == path.read_bytes()
+        assert wheel.read(f"attnprobe/run/sweeps/configs/{path.name}") == path.read_bytes()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"attnprobe"}
 
 
@@ -101,13 +101,13 @@ def test_the_wheels_sweeps_are_found_by_name_outside_of_a_clone(built, tmp_path)
     _, wheel = built
     wheel.extractall(tmp_path)
     code = (
-        "from attnprobe.sweeps.yaml_file import *; from attnprobe.sources.text import embedded;"
+        "from attnprobe.run.sweeps.yaml_file import *; from attnprobe.inputs.text import embedded;"
         "print(sweep_file('smoke')); print(*packaged_sweeps()); print(embedded().sha256)"
     )
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     file, names, _ = done.stdout.splitlines()
-    assert Path(file) == tmp_path / "attnprobe/sweeps/configs/smoke.yaml"
+    assert Path(file) == tmp_path / "attnprobe/run/sweeps/configs/smoke.yaml"
     assert names.split() == sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 
 

@@ -11,7 +11,7 @@ from paths import ROOT
 
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.measure import EXPERIMENTS, experiment
 
 pytestmark = [
     pytest.mark.slow,

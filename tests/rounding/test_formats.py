@@ -67,7 +67,7 @@ def test_a_misspelt_format_is_named():
 
 
 def test_options_have_the_names_of_the_formats_and_arithmetics():
-    from attnprobe.experiments import rounding
+    from attnprobe.measure import rounding
     from attnprobe.rounding import ARITHMETICS
 
     assert tuple(FORMATS) == rounding.FORMATS and tuple(ARITHMETICS) == rounding.ARITHMETICS

@@ -7,8 +7,8 @@ import torch
 
 from attnprobe import QKV
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.order import largest_scores
 from attnprobe.methods import KERNELS, METHODS, approximate, get
+from attnprobe.operators.linalg.order import largest_scores
 from attnprobe.rounding import Choices, Computation, computation_of, format_named, measured, rounded, rounding_errors
 from attnprobe.rounding.emulation import Emulation
 from attnprobe.rounding.following import Follow

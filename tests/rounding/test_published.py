@@ -7,7 +7,7 @@ import torch
 
 from attnprobe import QKV, approximate, open_run, rounding_errors
 from attnprobe.errors import Unsupported
-from attnprobe.experiments.rounding import RoundingRequest, measure_rounding
+from attnprobe.measure.rounding import RoundingRequest, measure_rounding
 from attnprobe.rounding import computation_of, format_named
 from attnprobe.rounding.published import PUBLISHED, _output, published_errors
 

@@ -7,11 +7,11 @@ from cells import bits
 from sources_helpers import text_of
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.bench import BenchRequest, measure_bench
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.stability import StabilityRequest, measure_stability
-from attnprobe.records.read import read_inputs, read_records
+from attnprobe.frame.records.read import read_inputs, read_records
+from attnprobe.measure.bench import BenchRequest, measure_bench
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.inject import InjectRequest, measure_drift
+from attnprobe.measure.stability import StabilityRequest, measure_stability
 from attnprobe.run.where.sites import site_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -119,7 +119,7 @@ def test_a_bench_of_several_devices_has_a_process_for_each_where_it_is_asked_to(
     assert [site(jobs=jobs).backend.size for jobs in (2, 8)] == [2, 3]
     assert (site(jobs=2).devices, site(jobs=8).threads) == (("cuda:0", "cuda:1", "cuda:2"), 8)
     with pytest.raises(UsageError, match="times belong to one machine"):
-        site(backend="ray", ray_address="local")
+        site(backend="ray:local")
 
 
 def test_shards_of_a_bench_are_its_lengths(tmp_path):

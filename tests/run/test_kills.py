@@ -12,7 +12,7 @@ import pytest
 from cells import bits
 from paths import GOLDEN
 
-from attnprobe.records.read import read_records
+from attnprobe.frame.records.read import read_records
 
 QKV = GOLDEN / "inputs/qkv.safetensors"
 SWEEP = f"""
@@ -31,7 +31,7 @@ KILLER = """
 import os, random, signal, sys, time
 import torch
 torch.set_num_threads(1)
-import attnprobe.report, attnprobe.experiments.error.measure
+import attnprobe.show.page, attnprobe.measure.error.measure
 from attnprobe.cli import main
 
 kills, seed, jobs = map(int, sys.argv[1:])
@@ -75,7 +75,7 @@ while kills:
 
 def whole_cells(folder):
     found = bits(read_records(folder))
-    lines = map(json.loads, (folder / "records.jsonl").read_bytes().splitlines())
+    lines = map(json.loads, (folder / "rows.jsonl").read_bytes().splitlines())
     assert len(found) == sum(line["kind"] == "cell" for line in lines)  # none is measured twice
     return found
 

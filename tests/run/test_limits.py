@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from attnprobe.errors import NotFinite, Unsupported, UsageError
-from attnprobe.experiments.error import ErrorRequest
+from attnprobe.frame.records.read import read_records
+from attnprobe.measure.error import ErrorRequest
 from attnprobe.operators.blocks import BLOCK_MEMORY
-from attnprobe.records.read import read_records
 from attnprobe.run.limits import CellTimeout, attempt, time_limit
 
 
@@ -113,7 +113,7 @@ def test_a_limit_that_is_none_is_refused(seconds):
 
 @pytest.mark.parametrize("command, place", [("spectrum", "spectra"), ("condition", "exact_matrices")])
 def test_a_device_out_of_memory_gets_another_try_with_smaller_blocks(run, qkv, monkeypatch, command, place):
-    module = import_module(f"attnprobe.experiments.{command}.measure")
+    module = import_module(f"attnprobe.measure.{command}.measure")
     good, left = getattr(module, place), [2]
 
     def hungry(*args, **options):

@@ -16,17 +16,17 @@ from error_rows import in_lists, known, lines_of_cells
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import experiment, read_run
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.measure import ErrorCells
+from attnprobe.frame.records import read_records
+from attnprobe.machine.timings import Timings
+from attnprobe.measure import experiment, read_run
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.error.measure import ErrorCells
 from attnprobe.methods import by_family
-from attnprobe.records import read_records
 from attnprobe.run import estimate
 from attnprobe.run.costs import SAMPLED
 from attnprobe.run.estimate import estimate_cells, speed
 from attnprobe.run.limits import CellTimeout, time_limit
 from attnprobe.run.plan import ErrorPlan, parse_methods
-from attnprobe.timings import Timings
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_shard_may_have_no_cells(tmp_path, source):
 def test_a_dry_run_counts_failed_cells_that_are_tried_again(tmp_path, source):
     given = {"methods": ("vmean",), "d": (4,), "n": (16,), "layer": (0,)}
     measured(source, tmp_path, **given)
-    path = tmp_path / "r/records.jsonl"
+    path = tmp_path / "r/rows.jsonl"
     path.write_text(path.read_text().replace('"status":"ok"', '"status":"failed","reason":"x"', 1))
     for retry, done in ((False, [True, True]), (True, [False, True])):
         request = ErrorRequest(**source, out=str(tmp_path / "r"), retry_failed=retry, **given)
@@ -218,7 +218,7 @@ def test_the_shift_of_each_head_is_in_the_record(source, tmp_path):
 @pytest.mark.parametrize("value", ['"x"', "[1]", "{}"])
 def test_a_row_of_other_values_counts_as_not_measured_and_is_measured_again(source, tmp_path, value):
     before, _ = measured(source, tmp_path, methods=("vmean",), n=(40,))
-    path = tmp_path / "r/records.jsonl"
+    path = tmp_path / "r/rows.jsonl"
     *rest, last = lines_of_cells(path)
     spoilt = re.sub(rb'"output_spectral":[^,}]*', f'"output_spectral":{value}'.encode(), last, count=1)
     path.write_bytes(b"".join([*rest, spoilt]))

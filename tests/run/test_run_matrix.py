@@ -11,16 +11,16 @@ from safetensors.torch import load_file, save_file
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import Unsupported
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error import measure as run_file
+from attnprobe.frame.records.file import LOWER_BOUND, identity_facts
+from attnprobe.inputs import SourceSpec
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.error import measure as run_file
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MATRIX_METRICS
 from attnprobe.operators import Dense, Operator
 from attnprobe.qkv import QKV
-from attnprobe.records.file import LOWER_BOUND, identity_facts
 from attnprobe.run import plan as plan_file
 from attnprobe.run.plan import ErrorPlan, parse_methods
-from attnprobe.sources import SourceSpec
 
 N = 264  # more keys than are held dense: the passes are streamed
 
@@ -99,7 +99,7 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
 
 
 def facts_of(source):
-    from attnprobe.sources import resolve
+    from attnprobe.inputs import resolve
 
     return identity_facts(resolve(SourceSpec(**source)).facts)
 
@@ -125,9 +125,9 @@ def test_a_run_that_goes_on_has_the_numbers_of_one_without_interruption(source, 
     """Killed after each of these records: at the end of a batch of four and in its midst."""
     monkeypatch.setattr(plan_file, "MOST_SHARED", 4)
     whole, _, _ = measured(source, tmp_path, "whole", **MANY)
-    path = tmp_path / "r/records.jsonl"
+    path = tmp_path / "r/rows.jsonl"
     path.parent.mkdir()
-    lines = lines_of_cells(tmp_path / "whole/records.jsonl")
+    lines = lines_of_cells(tmp_path / "whole/rows.jsonl")
     torn = lines[kept][:50] if kept < len(lines) else b""
     path.write_bytes(b"".join(lines[:kept]) + torn)
     shutil.copy(tmp_path / "whole/manifest.json", path.parent)  # without it the folder is not a run's
@@ -151,7 +151,7 @@ def test_an_interruption_keeps_the_batches_that_are_done(source, tmp_path, monke
     monkeypatch.setattr(run_file, "shared_matrix_errors", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measured(source, tmp_path, **MANY)
-    assert len(lines_of_cells(tmp_path / "r/records.jsonl")) == 2 + 2 * 4  # bounds, two batches
+    assert len(lines_of_cells(tmp_path / "r/rows.jsonl")) == 2 + 2 * 4  # bounds, two batches
     again, outcome, _ = measured(source, tmp_path, **MANY)
     assert outcome.done_before == 10 and without_time(again) == without_time(whole)
     sizes = [len(args[1]) for args in calls]

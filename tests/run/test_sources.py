@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.measure import ErrorCells
 from attnprobe.frame.rows import lines_of
+from attnprobe.inputs import SourceSpec
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.error.measure import ErrorCells
 from attnprobe.run import plan, provenance
 from attnprobe.run.cells import _of_windows
 from attnprobe.run.estimate import estimate_cells
@@ -24,7 +25,6 @@ from attnprobe.run.loop import VERSIONS, Ledger, Outcome
 from attnprobe.run.plan import parse_methods, refuse_endless
 from attnprobe.run.provenance import versions
 from attnprobe.run.sources import layers_of, sources_of, tell_left_out
-from attnprobe.sources import SourceSpec
 
 
 def test_weights_that_are_the_same_here_are_measured_once(monkeypatch):
@@ -139,7 +139,7 @@ def test_a_folder_of_references_alone_is_no_empty_run(tmp_path):
 
     with pytest.raises(UsageError, match="vanished while the run was writing to it"):
         _refuse_empty(outcome(), tmp_path, True)
-    file = tmp_path / "records.jsonl"
+    file = tmp_path / "rows.jsonl"
     for made in (False, True):
         file.write_text("a record\n")
         for some in ((), ((False, "skipped"),), ((True, "skipped"), (True, "ok"))):
@@ -150,11 +150,11 @@ def test_a_folder_of_references_alone_is_no_empty_run(tmp_path):
 
 
 def test_a_folder_named_as_records_holds_none(tmp_path):
-    (tmp_path / "records-1.jsonl").mkdir()
+    (tmp_path / "rows-1.jsonl").mkdir()
     assert not _has_records(tmp_path)
-    (tmp_path / "records.jsonl").write_text("")
+    (tmp_path / "rows.jsonl").write_text("")
     assert not _has_records(tmp_path)
-    (tmp_path / "records.jsonl").write_text("a record\n")
+    (tmp_path / "rows.jsonl").write_text("a record\n")
     assert _has_records(tmp_path)
 
 
@@ -177,7 +177,7 @@ def test_a_dry_run_counts_failed_cells_where_they_are_tried_again(tmp_path):
     records = measure_errors(ErrorRequest(**asked)).outcome.records
     records = [{**one, "status": "failed"} if one["method"] == "linear" else one for one in records]
     lines = [line for cell in records for line in lines_of(cell)]
-    (tmp_path / "r/records.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "r/rows.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     for again, done in ((False, {True}), (True, {False})):
         cells = estimate_cells(ErrorCells, ErrorRequest(**asked, retry_failed=again))
         assert {cell.done for cell in cells if cell.name == "linear"} == done

@@ -9,8 +9,8 @@ import pytest
 from inject_rows import shown_of
 from paths import GOLDEN
 
+from attnprobe.frame.records.read import read_records
 from attnprobe.frame.tails import RESAMPLES, quantile, quantile_ends, rms, rms_ends
-from attnprobe.records.read import read_records
 from attnprobe.show.shown import Catalogue
 from attnprobe.show.writers.llamacpp import LEAST, block
 

@@ -12,14 +12,14 @@ from golden.small_runs import COMMANDS
 from paths import GOLDEN
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import experiment
 from attnprobe.frame.metric import METRICS
+from attnprobe.frame.records.append import RecordWriter
+from attnprobe.frame.records.read import read_records
 from attnprobe.judge.gates import check
 from attnprobe.judge.parse import parse_gate
-from attnprobe.records.append import RecordWriter
-from attnprobe.records.read import read_records
-from attnprobe.report import open_run, views
+from attnprobe.measure import experiment
 from attnprobe.show.formats import FORMATS
+from attnprobe.show.page import open_run, views
 from attnprobe.show.table import METHOD
 
 RUNS = [name for name in COMMANDS if experiment(name.partition("-")[0]).catalogue is not None]
@@ -35,7 +35,7 @@ def shown(folder):
 def changed(folder, change):
     """A run whose cells are changed."""
     folder.mkdir(exist_ok=True)
-    with RecordWriter(folder / "records.jsonl") as writer:
+    with RecordWriter(folder / "rows.jsonl") as writer:
         for cell in change:
             writer.append(cell)
     return folder

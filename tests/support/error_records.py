@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from attnprobe.records.file import LOWER_BOUND
+from attnprobe.frame.records.file import LOWER_BOUND
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):

@@ -3,16 +3,16 @@
 import json
 from functools import cache
 
-from attnprobe.experiments import experiment
-from attnprobe.experiments.error.record import SHAPE
 from attnprobe.frame.labels import identity, source_labels
 from attnprobe.frame.read import frame_of
+from attnprobe.frame.records.file import decode_inf
+from attnprobe.frame.records.read import read_records
 from attnprobe.frame.rows import head_rows
 from attnprobe.grammar.foreign import printable_within
 from attnprobe.grammar.lists import options_text
 from attnprobe.judge.best import Best
-from attnprobe.records.file import decode_inf
-from attnprobe.records.read import read_records
+from attnprobe.measure import experiment
+from attnprobe.measure.error.record import SHAPE
 from attnprobe.show.header import Header
 from attnprobe.show.shown import Shown
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from attnprobe.experiments.inject import EXPERIMENT
-from attnprobe.experiments.inject.bench import Bench
-from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.frame.read import frame_of
 from attnprobe.grammar.lists import options_of
+from attnprobe.machine.timings import Timings
+from attnprobe.measure.inject import EXPERIMENT
+from attnprobe.measure.inject.bench import Bench
+from attnprobe.measure.inject.measure import InjectCells
 from attnprobe.run.inputs import InputKeeper
 from attnprobe.show.shown import Shown
-from attnprobe.timings import Timings
 
 PLACES = ("kind", "key", "head", "layer", "kv_head", "step")
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from pretend_device import AWAY, Pretended, pretending
 
-from attnprobe.environment import TEST_DEVICE
+from attnprobe.machine.environment import TEST_DEVICE
 from attnprobe.qkv import QKV
 
 __all__ = ["STAND_INS", "Place", "here", "missing"]

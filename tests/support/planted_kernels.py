@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnprobe.packs import Case, expected
+from attnprobe.testing.packs import Case, expected
 
 
 @dataclass(frozen=True)

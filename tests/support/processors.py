@@ -24,7 +24,16 @@ import sys
 
 from paths import TESTS
 
-NUMBERS = ("linalg", "metrics", "operators", "theorems", "test_approximation.py", "test_reference.py", "test_rng.py")
+NUMBERS = (
+    "inject",
+    "metrics",
+    "operators",
+    "rounding",
+    "theorems",
+    "test_approximation.py",
+    "test_reference.py",
+    "test_rng.py",
+)
 METHODS = ("methods/nystrom", "methods/test_causal.py", "methods/test_kernels.py", "methods/test_large_scores.py")
 ALL = ("methods", "testing")
 WIDTHS = ("default", "avx2", "avx512")

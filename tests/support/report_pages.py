@@ -7,8 +7,8 @@ from error_records import a_run
 from error_rows import as_rows
 
 from attnprobe.cli import main
+from attnprobe.frame.records.file import strict_json
 from attnprobe.frame.rows import lines_of
-from attnprobe.records.file import strict_json
 
 EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
 
@@ -23,7 +23,7 @@ def records(**changes):
 
 def a_folder(path, some, manifest=None):
     path.mkdir(parents=True)
-    (path / "records.jsonl").write_text(
+    (path / "rows.jsonl").write_text(
         "".join(strict_json(line) + "\n" for cell in as_rows(some) for line in lines_of(cell))
     )
     if manifest is not None:

@@ -352,7 +352,7 @@ def save(name: str, folder: Path, seed: int = 0) -> None:
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from attnprobe.sources.weights import language_kind
+    from attnprobe.inputs.weights import language_kind
 
     model_class, config_class, settings = {**CAPTURED, **REFUSED, **OTHERS}[name]
     config = getattr(transformers, config_class)(**settings())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe.linalg.lloyd_max import lloyd_max
+from attnprobe.operators.linalg.lloyd_max import lloyd_max
 from attnprobe.qkv import QKV
 
 F16, F32 = np.float16, np.float32

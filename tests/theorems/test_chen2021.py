@@ -11,8 +11,8 @@ from inputs import make
 
 from attnprobe import QKV
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import UnnormalisedAttention
+from attnprobe.operators.linalg.exceedance import clopper_pearson
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import Finding, Setting, chen2021, get_theorem, lifted
 from attnprobe.theorems.chen2021 import CONSTANT, chen2021_sufficient_budget

@@ -11,7 +11,7 @@ from scipy.stats import chi2, spearmanr
 from theory_settings import check, setting_for
 
 from attnprobe import QKV
-from attnprobe.linalg.sketches import gaussian
+from attnprobe.operators.linalg.sketches import gaussian
 from attnprobe.theorems import chen2022, sketched
 from attnprobe.theorems.chen2022 import (
     SKETCHES,

@@ -9,8 +9,8 @@ from inputs import make
 
 from attnprobe import Approximation, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import LowRank, Scaled
+from attnprobe.operators.linalg.exceedance import clopper_pearson
 from attnprobe.rng import Streams
 from attnprobe.theorems import Setting, get_theorem, ma
 from attnprobe.theorems.finding import frequency

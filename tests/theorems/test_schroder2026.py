@@ -6,7 +6,7 @@ from inputs import make
 from theory_settings import check
 
 from attnprobe import Unsupported, approximate
-from attnprobe.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
+from attnprobe.operators.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from attnprobe.rng import generator
 from attnprobe.theorems.schroder2026 import chen2025_trace, log_remainders, residuals
 

@@ -9,7 +9,7 @@ from twins_shift import lifted_kernel, shifted_kernel
 
 from attnprobe import QKV, exact
 from attnprobe.errors import Unsupported
-from attnprobe.linalg.inverses import shifted, truncated_pinv
+from attnprobe.operators.linalg.inverses import shifted, truncated_pinv
 from attnprobe.theorems import verma2021
 from attnprobe.theorems.verma2021 import (
     MATRICES,

@@ -10,7 +10,7 @@ from theory_settings import check, setting_for
 
 from attnprobe import QKV, findings
 from attnprobe.errors import Unsupported
-from attnprobe.linalg.inverses import razavi, start
+from attnprobe.operators.linalg.inverses import razavi, start
 from attnprobe.theorems import THEOREMS, xiong2021
 from attnprobe.theorems.xiong2021 import (
     xiong2021_gap,

@@ -5,9 +5,9 @@ import torch
 from inputs import make
 
 from attnprobe import QKV
-from attnprobe.experiments.theory.setting import findings
-from attnprobe.linalg.lloyd_max import distortion
+from attnprobe.measure.theory.setting import findings
 from attnprobe.methods.quantised import turboquant as module
+from attnprobe.operators.linalg.lloyd_max import distortion
 from attnprobe.theorems.zandieh2025 import BITS, rate
 
 SEEDS = range(40)

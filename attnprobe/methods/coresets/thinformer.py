@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ...approximation import Sampling
 from ...errors import UsageError
-from ...groups import tokens
-from ...linalg.coresets import halved
-from ...linalg.norms import unit_of
 from ...operators import Columns
+from ...operators.groups import tokens
+from ...operators.linalg.coresets import halved
+from ...operators.linalg.norms import unit_of
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...groups import tokens
-from ...linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
-from ...linalg.inverses import inverse_root, residual
 from ...operators import Scaled
+from ...operators.groups import tokens
+from ...operators.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
+from ...operators.linalg.inverses import inverse_root, residual
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...linalg.sampling import weighted_with_replacement
+from ...operators.linalg.sampling import weighted_with_replacement
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...approximation import Approximation, Sampling
 from ...errors import UsageError
-from ...groups import tokens
-from ...linalg.hashing import sign_codes
 from ...operators import Columns, Scaled, Sum
+from ...operators.groups import tokens
+from ...operators.linalg.hashing import sign_codes
 from ...qkv import QKV
 from ...rng import Streams
 from ..sparse_softmax import sparse_softmax

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...linalg.order import largest_scores
+from ...operators.linalg.order import largest_scores
 from ...qkv import QKV
 from ...rng import Streams, hashed_integers, mixed
 from ..base import Approximation

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
-from ...groups import tokens
+from ...operators.groups import tokens
 from ...qkv import QKV
 from ...rng import Streams
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported
-from ...groups import tokens
-from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from ...operators import Sparse
+from ...operators.groups import tokens
+from ...operators.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, softmax_in_place

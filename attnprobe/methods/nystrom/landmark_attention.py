@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...linalg.inverses import razavi, residual, start, truncated_pinv
 from ...operators import LowRank
+from ...operators.linalg.inverses import razavi, residual, start, truncated_pinv
 from ...operators.precision import product
 from ...qkv import QKV
 from ..base import Approximation, per_head, row_sums, segment_means, softmax_in_place

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
-from ...linalg.inverses import razavi, start, truncated_pinv
 from ...operators import Identity, LowRank, Operator, Sparse, Sum
+from ...operators.linalg.inverses import razavi, start, truncated_pinv
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, row_sums, segment_means

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ...errors import UsageError
-from ...linalg.sampling import kmeans
+from ...operators.linalg.sampling import kmeans
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, segment_means

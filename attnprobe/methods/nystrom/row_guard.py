@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported
-from ...groups import tokens
 from ...operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
+from ...operators.groups import tokens
 from ..base import ragged
 
 NOISE = 20  # eps of a normaliser's factors: the most by which another order of sums moves it

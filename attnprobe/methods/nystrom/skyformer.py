@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
-from ...groups import tokens
-from ...linalg.inverses import inverse_root, razavi, residual, start
-from ...linalg.sampling import kmeans, recursive_rls
 from ...operators import LowRank, Scaled, SoftmaxAttention
+from ...operators.groups import tokens
+from ...operators.linalg.inverses import inverse_root, razavi, residual, start
+from ...operators.linalg.sampling import kmeans, recursive_rls
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams

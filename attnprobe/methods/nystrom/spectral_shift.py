@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...linalg.inverses import shifted, span
 from ...operators import GaussianAttention, LowRank
+from ...operators.linalg.inverses import shifted, span
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams

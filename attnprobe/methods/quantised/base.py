@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import Unsupported, UsageError
-from ...groups import of_heads, repeated
 from ...operators import SoftmaxAttention
 from ...operators.blocks import reach, row_blocks
+from ...operators.groups import of_heads, repeated
 from ...operators.precision import full_precision, product
+from ...operators.visible import Visible
 from ...qkv import QKV
 from ...reference import own_output
 from ...rng import Streams
-from ...visible import Visible
 from ..base import Approximation, per_head
 from ..registry import DISTRIBUTIONS, register
 from ..rope import MODEL, Turns

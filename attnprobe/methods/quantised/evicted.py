@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...groups import tokens
 from ...operators import Sparse
 from ...operators.blocks import row_groups
+from ...operators.groups import tokens
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams

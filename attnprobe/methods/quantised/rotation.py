@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, linalg
 
 from ...errors import Unsupported
-from ...linalg.hadamard import hadamard
+from ...operators.linalg.hadamard import hadamard
 from ...operators.precision import product
 from .base import Side
 

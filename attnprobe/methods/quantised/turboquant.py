@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...linalg.lloyd_max import MOST, lloyd_max
+from ...operators.linalg.lloyd_max import MOST, lloyd_max
 from ..storage import Storage
 from .base import UNIT, Side, cache_format
 from .rotation import Kind, drawn_rotation, rotated

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...groups import tokens
 from ...operators import RankOne, RowOverride, SoftmaxAttention
 from ...operators.blocks import block_rows, row_blocks
+from ...operators.groups import tokens
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head

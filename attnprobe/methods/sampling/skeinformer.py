@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
-from ...groups import tokens
-from ...linalg.norms import row_norms
-from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
 from ...operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum
 from ...operators.blocks import block_rows, head_blocks, row_blocks
+from ...operators.groups import tokens
+from ...operators.linalg.norms import row_norms
+from ...operators.linalg.sampling import weighted_with_replacement, weighted_without_replacement
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams

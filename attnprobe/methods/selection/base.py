@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ...groups import as_index, of_members
-from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
+from ...operators.groups import as_index, of_members
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ..base import Approximation, Counted, per_head

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...linalg.order import largest_scores
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import ordered_sums
 from ...qkv import QKV
 

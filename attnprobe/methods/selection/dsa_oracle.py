@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention
 from ...operators.blocks import block_rows, row_blocks
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams

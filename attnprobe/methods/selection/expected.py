@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...groups import repeated
-from ...linalg.norms import row_norms
 from ...operators.blocks import block_rows, row_blocks
+from ...operators.groups import repeated
+from ...operators.linalg.norms import row_norms
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams

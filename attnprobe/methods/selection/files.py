@@ -31,7 +31,7 @@ from ...approximation import Approximation
 from ...errors import Unsupported, UsageError, cut
 from ...files import MIB, open_regular, path_of, reading, replacing, save_tensors, writing
 from ...grammar.lists import SELECTION
-from ...metadata import SelectionMetadata
+from ...grammar.metadata import SelectionMetadata
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams

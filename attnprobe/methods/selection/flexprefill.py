@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...errors import UsageError
-from ...linalg.order import largest_scores
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import ordered_sums
 from ...qkv import QKV
 from ...reference import exact

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from ...groups import repeated
-from ...linalg.norms import unit_of
+from ...operators.groups import repeated
+from ...operators.linalg.norms import unit_of
 from ...qkv import QKV
 from ...rng import Streams
 from .base import Selection, working

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...groups import repeated
-from ...linalg.norms import row_norms
+from ...operators.groups import repeated
+from ...operators.linalg.norms import row_norms
 from ...qkv import QKV
 from ...rng import Streams
 from .base import Selection, working

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
-from ...groups import of_members
-from ...linalg.order import largest_scores
+from ...operators.groups import of_members
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ..base import Approximation, ragged

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ...errors import UsageError
-from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention
 from ...operators.blocks import head_blocks
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
+from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ...rng import Streams

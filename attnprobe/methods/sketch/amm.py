@@ -12,11 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...groups import tokens
-from ...linalg.norms import row_norms
-from ...linalg.sampling import weighted_with_replacement
 from ...operators import Columns, SoftmaxAttention
 from ...operators.blocks import head_blocks
+from ...operators.groups import tokens
+from ...operators.linalg.norms import row_norms
+from ...operators.linalg.sampling import weighted_with_replacement
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams

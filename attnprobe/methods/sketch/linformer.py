@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 
-from ...linalg.sketches import gaussians
 from ...operators import LowRank
+from ...operators.linalg.sketches import gaussians
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams

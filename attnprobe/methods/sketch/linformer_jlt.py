@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 
 from ...errors import UsageError
-from ...linalg import sketches
 from ...operators import LowRank
+from ...operators.linalg import sketches
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams

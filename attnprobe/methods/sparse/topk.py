@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention, Sparse
 from ...operators.blocks import head_blocks, reach
+from ...operators.linalg.order import largest_scores
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, Counted, per_head

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...approximation import Approximation
-from ...arguments import a_type, fault
 from ...errors import LINE, BadResult, Unsupported, UsageError, cut
+from ...grammar.arguments import a_type, fault
 from ...grammar.foreign import message, one_line
 from ...operators import Dense, Operator, Stacked
 from ...qkv import QKV

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, Literal, Union
 
 from ...approximation import Approximation
-from ...arguments import a_type, check_fields, checked, fault
 from ...errors import UsageError, cut
+from ...grammar.arguments import a_type, check_fields, checked, fault
 from ...qkv import QKV
 from ...rng import Streams
 from ..registry import TAGS, Method, Provenance

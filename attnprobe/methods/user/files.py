@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...arguments import checked
 from ...errors import LINE, BadResult, UsageError, cut, nearest
 from ...files import MIB, NO_METHOD, path_of, read_regular, reading
+from ...grammar.arguments import checked
 from ...grammar.foreign import diverted, first_line, message, notes, reason
 from ...grammar.lists import file_and_function, short_name
 from ..registry import Method, Provenance

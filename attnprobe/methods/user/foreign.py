@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ...arguments import fault
 from ...errors import AttnprobeError, BadResult, UsageError
+from ...grammar.arguments import fault
 from ...grammar.foreign import reason
 from ...operators import Operator
 

@@ -12,16 +12,12 @@ from ..option import FOLDER, NUMBERS, PLACES, SOURCE, opt, options_of
 LAYERS = ("all", "global", "local")  # words for layers
 MOST = 100_000  # windows, and repeats
 TARGETS = ("softmax", "gaussian")
-WEIGHTS_HELP = (
-    "The weights. initialized draws all of them and needs no download; initialized-qkv keeps the pretrained embedding "
-    "and draws W_Q, W_K and W_V."
-)
-SEVERAL_WEIGHTS = " A comma-separated list measures each of them."
+WEIGHTS_HELP = "pretrained, initialized (random) or initialized-qkv"
 
 of_source = partial(opt, group=SOURCE)
 
 
-def methods_option(default: tuple[str, ...], help: str, metavar: str = "NAME|FILE.py:FN[:k=v,…]") -> Any:
+def methods_option(default: tuple[str, ...], help: str, metavar: str = "NAME[:k=v,…],…") -> Any:
     """The field of ``--method``."""
     return opt(default, help, flag="--method", metavar=metavar, of_methods=True)
 
@@ -34,7 +30,7 @@ def target_option(help: str) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
     n: tuple[int, ...] | None = opt(
-        None, "Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]", parse=lengths
+        None, "Sequence lengths, such as 512,1024. [default: 512, or all of --qkv]", parse=lengths
     )
 
 
@@ -51,7 +47,7 @@ class Budgets:
 class Layers:
     layer: tuple[int, ...] | str | None = opt(
         None,
-        "Layers: 0,5 or 0-5 or all; global are those without a sliding window, local those with one. [default: 0]",
+        "Layers: 0,5 or 0-5 or all; global or local, by sliding windows. [default: 0]",
         group=PLACES,
         parse=numbers,
         words=LAYERS,
@@ -63,15 +59,15 @@ class Layers:
 class SomeQueries:
     queries: str | None = opt(
         None,
-        "The rows that are measured: those of some queries, against the keys of all tokens. [default: all]",
-        metavar="last:256|every:64|random:512|0,1000-1255|FILE",
+        "Queries: last:256, every:64, random:512, 0,1000-1255 or FILE. [default: all]",
+        metavar="ROWS",
         later=True,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    windows: int = opt(1, "Number of text windows to measure.", group=PLACES, between=(1, MOST))
+    windows: int = opt(1, "Text windows to measure.", group=PLACES, between=(1, MOST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +79,7 @@ class Places(Layers, Windows):
 class Statistics:
     input_statistics: bool = opt(
         True,
-        "Measure statistics of Q, K and V: scores, entropy, sinks, norms and stable ranks.",
+        "Measure statistics of Q, K and V: entropy, sinks, norms, ranks.",
         flag="--input-statistics/--no-input-statistics",
         later=True,
     )
@@ -95,8 +91,7 @@ class Inputs(Statistics):
 
     scale_inputs: tuple[float, ...] = opt(
         (1.0,),
-        "Factors s of the scores, such as 0.5,1,2,4; each is measured separately. Q and K are each multiplied by √s, "
-        "so B becomes softmax(s S) and C_ij becomes C_ij^s.",
+        "Factors of the scores, such as 0.5,1,2.",
         parse=positives,
         later=True,
     )
@@ -104,7 +99,7 @@ class Inputs(Statistics):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    split: str = of_source("test", "Split of Wikitext-2.", metavar="|".join(SPLITS), among=SPLITS)
+    split: str = of_source("test", "Split of Wikitext-2: train, validation or test.", metavar="SPLIT", among=SPLITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,32 +108,29 @@ class Reading(Split):
 
     model: str | None = of_source(
         None,
-        "A hub id, a directory, a GGUF file, or packaged weights: minilm, smollm2. [default: bert-base-cased; without "
-        "a hub minilm, or random weights]",
-        metavar="ID|DIR|FILE.gguf|minilm|smollm2",
+        "Hub id, folder, GGUF file, minilm, smollm2. [default: bert-base-cased, or minilm]",
+        metavar="MODEL",
     )
     weights_seed: int = of_source(0, "Seed of random weights.")
     text: str | None = of_source(
         None,
-        "The text to read. [default: wikitext-2; without a hub the embedded text]",
-        metavar="wikitext-2|wikitext-2:tokenised|embedded|needle:…|FILE",
+        "wikitext-2, embedded, needle:… or FILE. [default: wikitext-2, or embedded]",
+        metavar="TEXT",
     )
-    tokenizer: str | None = of_source(
-        None, "A tokenizer to use instead of the model's own.", metavar="ID|DIR|FILE.gguf|VOCAB"
-    )
+    tokenizer: str | None = of_source(None, "A tokenizer instead of the model's own.", metavar="TOKENIZER")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWord:
-    weights: str = of_source("pretrained", WEIGHTS_HELP, metavar="|".join(WEIGHTS), among=WEIGHTS)
+    weights: str = of_source("pretrained", f"{WEIGHTS_HELP}.", metavar="WEIGHTS", among=WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWords:
     weights: tuple[str, ...] = of_source(
         ("pretrained",),
-        WEIGHTS_HELP + SEVERAL_WEIGHTS,
-        metavar="|".join(WEIGHTS),
+        f"{WEIGHTS_HELP}; a list.",
+        metavar="WEIGHTS",
         among=WEIGHTS,
         parse=words,
     )
@@ -153,20 +145,19 @@ class Tensors:
 
     positions: str = of_source(
         "segment",
-        "For n beyond the model's positions: read segments one by one and concatenate them (the papers' protocol), "
-        "wrap positions around, or interpolate them.",
-        metavar="|".join(POSITIONS),
+        "Beyond the model's positions: segment, wrap or interpolate.",
+        metavar="HOW",
         among=POSITIONS,
     )
     qkv: str | None = of_source(
         None,
-        "Read Q, K and V from a safetensors file instead of a model and a text.",
+        "Q, K and V from a safetensors file instead of a model and a text.",
         metavar="FILE",
         excludes=dict.fromkeys(READING, "--qkv {value} holds Q, K and V already: drop {flag}"),
     )
     cache: bool = of_source(
         True,
-        "Read Q, K and V of earlier runs from the cache, and store new ones in it.",
+        "Keep Q, K and V of earlier runs in the cache.",
         flag="--cache/--no-cache",
         role=FOLDER,
     )
@@ -176,9 +167,7 @@ class Tensors:
 class Device:
     """The device, and whether a source may be substituted."""
 
-    device: str = opt(
-        "auto", "The device; auto uses CUDA if there is a GPU.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N"
-    )
+    device: str = opt("auto", "auto, cpu, cuda or cuda:N.", group=NUMBERS, metavar="DEVICE")
     strict: bool = opt(False, "Fail instead of falling back to another model or text.", group=NUMBERS)
 
 
@@ -186,9 +175,9 @@ class Device:
 class Dtype:
     dtype: str = opt(
         "float32",
-        "The dtype of the methods. Exact outputs are always float64.",
+        "The dtype of methods; exact outputs are float64.",
         group=NUMBERS,
-        metavar="|".join(DTYPES),
+        metavar="DTYPE",
         among=DTYPES,
     )
 

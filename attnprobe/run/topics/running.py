@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...errors import UsageError, unknown
 from ...files import JsonObject
+from ...grammar.lists import options_of as named_options
 from ..option import ELSEWHERE, RUN, check_fields, opt, options_of
 from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
 
 if TYPE_CHECKING:
-    from ...sources import SourceSpec
+    from ...inputs import SourceSpec
 
 LONGEST = 1e7  # seconds, four months
 MOST = 1024  # processes, and devices
@@ -26,7 +28,7 @@ class Folder:
 
     out: str | None = in_run(
         None,
-        "The run's folder. Finished cells in it are skipped. [default: a new folder under outputs/]",
+        "The run's folder; finished cells in it are skipped. [default: a new one in outputs/]",
         metavar="DIR",
     )
     force: bool = in_run(
@@ -35,12 +37,66 @@ class Folder:
     retry_failed: bool = in_run(False, "Measure failed cells of --out again.")
     cell_timeout: float | None = in_run(
         None,
-        "Time limit of a cell. A cell that takes longer fails, and the run continues. Cells are measured in a worker "
-        "process, which is ended if a cell does not stop within 5 s after the limit.",
+        "Time limit of a cell; one that takes longer fails, and the run goes on.",
         metavar="SECONDS",
         inside=(0, LONGEST),
         choose=f"seconds above 0 and below {LONGEST:g}",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Ray cluster, and what each process on it gets.
+
+    Attributes:
+        address: ``HOST:PORT``; ``auto`` is the cluster of this node; ``local`` starts a private one for the run.
+        gpus: of a process, also a fraction; None is 1 where the cluster has GPUs and the device is not ``cpu``, else 0.
+        cpus: of a process, and so its threads; None is 1.
+    """
+
+    address: str
+    gpus: float | None = None
+    cpus: int | None = None
+
+    @classmethod
+    def read(cls, text: str, what: str = "backend") -> Cluster | None:
+        """The cluster that a backend names; None is this machine. ``what`` is what messages call the backend.
+
+        Raises:
+            UsageError: no backend, no address, or an impossible number.
+
+        >>> Cluster.read("ray:auto,gpus=0.5,cpus=2"), Cluster.read("local")
+        (Cluster(address='auto', gpus=0.5, cpus=2), None)
+        """
+        name, colon, rest = text.partition(":")
+        if name not in ("local", "ray") or (name == "local" and colon):
+            raise UsageError(f"{what} '{text}': choose local or ray:ADDRESS[,gpus=F][,cpus=N]")
+        if name == "local":
+            return None
+        address, _, options = rest.partition(",")
+        if not address.strip():
+            raise UsageError(f"{what} ray: name the cluster, ray:HOST:PORT, or ray:local for a private one here")
+        given = named_options(options)
+        gpus, cpus = given.pop("gpus", None), given.pop("cpus", None)
+        if given:
+            raise unknown("option of ray", next(iter(given)), ("gpus", "cpus"))
+        if gpus is not None and not _is_share(gpus):
+            raise UsageError(f"{what} ray: gpus={gpus}: choose 0, a fraction from 0.01 to 1, or a whole number")
+        if cpus is not None and not (isinstance(cpus, int) and 1 <= cpus <= MOST):
+            raise UsageError(f"{what} ray: cpus={cpus}: choose a whole number from 1 to {MOST}")
+        return cls(address=address.strip(), gpus=gpus, cpus=cpus)
+
+
+def _is_share(gpus: Any) -> bool:
+    """Whether Ray takes this number of GPUs for a process."""
+    if not isinstance(gpus, (int, float)):
+        return False
+    return gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())
+
+
+def _backend(text: str, what: str) -> str:
+    Cluster.read(text, what)
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,39 +105,20 @@ class Elsewhere:
 
     shard: str | None = elsewhere(
         None,
-        "Measure part I of N of the groups (weights, n, window, layer; for stability task and seed), from 1/N to "
-        "N/N, into separate files in --out. For Slurm arrays and CI matrices. After all parts, `attnprobe report "
-        "DIR` or the command without --shard shows the complete run.",
+        "Measure part I of N, for job arrays; `attnprobe report` joins the parts.",
         metavar="I/N",
     )
     jobs: int | None = elsewhere(
         None,
-        "Run N worker processes. They share the GPUs and torch's threads; bench runs one at a time on each device. "
-        "[default: one per visible GPU; 1 on a CPU and for bench; with ray as many as fit]",
+        "Worker processes. [default: one for each GPU, or 1]",
         metavar="N",
         between=(1, MOST),
     )
     backend: str = elsewhere(
         "local",
-        "Run the processes on this machine or on a Ray cluster. ray needs pip install 'attnprobe[ray]'.",
-        metavar="local|ray",
-        among=("local", "ray"),
-        reads={"ray": ("ray_address", "gpus_per_task", "cpus_per_task")},
-    )
-    ray_address: str | None = elsewhere(
-        None,
-        "The Ray cluster to join. auto joins the cluster of this node; local starts a private cluster on this "
-        "machine for this run.",
-        metavar="HOST:PORT|auto|local",
-    )
-    gpus_per_task: float | None = elsewhere(
-        None,
-        "GPUs of each process with --backend ray; may be a fraction. [default: 1 if the cluster has GPUs and "
-        "--device is not cpu, else 0]",
-        metavar="F",
-    )
-    cpus_per_task: int | None = elsewhere(
-        None, "CPUs, and so threads, of each process with --backend ray. [default: 1]", metavar="N", between=(1, MOST)
+        "local, ray:HOST:PORT, ray:auto or ray:local, with [,gpus=F][,cpus=N].",
+        metavar="BACKEND",
+        parse=_backend,
     )
 
 
@@ -103,7 +140,7 @@ class RunRequest(Device, Folder, Elsewhere):
     @property
     def source(self) -> SourceSpec:
         """The source, with the first of the weights."""
-        from ...sources import SourceSpec
+        from ...inputs import SourceSpec
 
         given = {one.name: getattr(self, one.name) for one in fields(SourceSpec) if hasattr(self, one.name)}
         if isinstance(given.get("weights"), tuple):

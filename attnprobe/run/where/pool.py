@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...grammar.foreign import diverted
-from ...processes import follow_parent
+from ...machine.processes import follow_parent
 from .backends import Crew, Died, Member, raisable
 
 if TYPE_CHECKING:

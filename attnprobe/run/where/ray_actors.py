@@ -60,7 +60,7 @@ class Room:
             f"{max((node[i] for node in self.nodes), default=0):g} {what}" for i, what in enumerate(("CPU", "GPU"))
         )
         if not self.places:
-            way = "a smaller --gpus-per-task, or 0 for CPUs alone" if self.gpus else "a smaller --cpus-per-task"
+            way = "ray:ADDRESS,gpus=F with a smaller F, or 0" if self.gpus else "ray:ADDRESS,cpus=N with a smaller N"
             raise UsageError(
                 f"ray: no node has room for a process of {size}: the cluster has {has}, the largest with "
                 f"{most}; give {way}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ...errors import SourceError, UsageError
+from ..topics.running import Cluster
 from .ray_actors import Actors, room_of
 
 PRIVATE = "local"
@@ -46,31 +47,26 @@ os._exit(0)
 
 @contextmanager
 def cluster(
-    address: str | None,
-    jobs: int | None,
-    cpus: int | None,
-    gpus: float | None,
-    device: str,
-    notify: Callable[[str], None],
+    asked: Cluster, jobs: int | None, device: str, notify: Callable[[str], None]
 ) -> Iterator[tuple[Actors, str]]:
-    """Join the cluster at an address for the length of a block; ``local`` starts one on this machine.
+    """Join a cluster for the length of a block; ``local`` starts one on this machine.
 
     Yields the backend, and the device of its processes. The request is compared with the resources of the cluster
     before anything runs, because Ray waits for ever for a GPU that no node has.
 
     Raises:
-        UsageError: no address, Ray is not installed, or a request that does not fit the cluster or contradicts itself.
+        UsageError: Ray is not installed, or a request that does not fit the cluster or contradicts itself.
         SourceError: there is no cluster.
     """
-    _refuse(device, gpus)
-    ray = _imported(address)
-    host = _this_cluster() if address == "auto" else str(address)  # without one there is no Ray
+    _refuse(device, asked.gpus)
+    ray = _imported(asked.address)
+    host = _this_cluster() if asked.address == "auto" else asked.address
     if host != PRIVATE:
         _refuse_form(host)
         refuse_silence(host)
     try:
         _joined(ray, host)
-        room = room_of(ray, cpus or 1, _gpus(ray, device, gpus))
+        room = room_of(ray, asked.cpus or 1, _gpus(ray, device, asked.gpus))
         jobs = room.refuse(jobs)
         notify(
             f"ray: {jobs} processes on {len(room.nodes)} node{'s' * (len(room.nodes) > 1)}"
@@ -86,15 +82,13 @@ def cluster(
 
 
 def _refuse(device: str, gpus: float | None) -> None:
-    """Refuse an impossible device or number of GPUs, and a contradiction between them."""
-    if gpus is not None and not (gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())):
-        raise UsageError(f"gpus-per-task={gpus:g}: choose 0, a fraction from 0.01 to 1, or a whole number")
+    """Refuse an impossible device, and a contradiction between the device and the number of GPUs."""
     if device.startswith("cuda:"):
         raise UsageError(f"device {device}: Ray binds each process to a GPU; give --device cuda")
     if device == "cuda" and gpus == 0:
-        raise UsageError("device cuda needs GPUs, and gpus-per-task is 0; drop one of the two")
+        raise UsageError("device cuda needs GPUs, and gpus=0; drop one of the two")
     if device == "cpu" and gpus:
-        raise UsageError(f"device cpu needs no GPU, and gpus-per-task is {gpus:g}; drop one of the two")
+        raise UsageError(f"device cpu needs no GPU, and gpus={gpus:g}; drop one of the two")
 
 
 def _gpus(ray: ModuleType, device: str, gpus: float | None) -> float:
@@ -104,13 +98,11 @@ def _gpus(ray: ModuleType, device: str, gpus: float | None) -> float:
     return 1.0 if device == "cuda" or ray.cluster_resources().get("GPU", 0) else 0.0
 
 
-def _imported(address: str | None) -> ModuleType:
-    if not address or not address.strip():
-        raise UsageError("backend ray: name the cluster; give --ray-address HOST:PORT, or local for a private one here")
+def _imported(address: str) -> ModuleType:
     if address.startswith("ray://"):
         raise UsageError(
-            f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
-            "with --ray-address auto"
+            f"backend {address}: Ray Client is not supported; run attnprobe on a node of the cluster, with "
+            "--backend ray:auto"
         )
     if address == PRIVATE:  # one that is joined has its own settings
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -130,7 +122,7 @@ def _this_cluster() -> str:
     if ":" not in address:
         raise SourceError(
             "ray: this node belongs to no cluster (RAY_ADDRESS is not set, and `ray start` left no address); give "
-            "--ray-address HOST:PORT, or local"
+            "--backend ray:HOST:PORT, or ray:local"
         )
     return address
 
@@ -139,7 +131,7 @@ def _refuse_form(address: str) -> None:
     """Refuse an address that is not a host and a port."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
-        raise UsageError(f"ray-address '{address[:80]}' is not HOST:PORT, auto or local")
+        raise UsageError(f"backend ray: '{address[:80]}' is not HOST:PORT, auto or local")
 
 
 def _joined(ray: ModuleType, address: str) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...errors import UsageError
-from ...sources.spec import choose_device
-from ..topics.running import RunRequest
+from ...inputs.spec import choose_device
+from ..topics.running import Cluster, RunRequest
 from .backends import Alone, Crew
 from .pool import Processes
 
@@ -52,24 +52,14 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
     Raises:
         UsageError: options of a cluster without one, or a cluster that does not exist or is too small for the request.
     """
-    if request.backend == "ray":
+    if (joined := Cluster.read(request.backend)) is not None:
         if exclusive:
             raise UsageError("backend ray: times belong to one machine; give --jobs, or run a --shard on each machine")
         from .ray_cluster import cluster
 
-        with cluster(
-            request.ray_address,
-            request.jobs,
-            request.cpus_per_task,
-            request.gpus_per_task,
-            request.source.device,
-            notify,
-        ) as (backend, device):
-            yield Site(backend, request.cpus_per_task, (device,), device="cpu")
+        with cluster(joined, request.jobs, request.source.device, notify) as (backend, device):
+            yield Site(backend, joined.cpus, (device,), device="cpu")
         return
-    for name in ("ray_address", "gpus_per_task", "cpus_per_task"):
-        if getattr(request, name) is not None:
-            raise UsageError(f"{name.replace('_', '-')} needs backend ray, but the backend is {request.backend}")
     device = choose_device(request.source.device)
     visible = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 0
     devices, threads = tuple(f"cuda:{i}" for i in range(visible)), torch.get_num_threads()

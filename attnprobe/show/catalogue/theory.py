@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...linalg.exceedance import least_trials
+from ...operators.linalg.exceedance import least_trials
 from ..figure import EACH, Figure, Guide
 from ..table import BUDGET, KEY, METHOD, Column, Table
 

@@ -11,9 +11,9 @@ from twins_coresets import TWINS, wildcat_kernel
 
 from attnprobe import QKV, approximate
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.coresets import halved, randomly_pivoted
-from attnprobe.linalg.exceedance import bias_z
 from attnprobe.metrics.guarantees import GuaranteeReference
+from attnprobe.operators.linalg.coresets import halved, randomly_pivoted
+from attnprobe.operators.linalg.exceedance import bias_z
 from attnprobe.rng import generator
 
 Z = 5.0  # standard errors

@@ -15,11 +15,11 @@ from twins_estimators import TWINS
 
 from attnprobe import QKV, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments.audit.measure import Tally
-from attnprobe.linalg.exceedance import bias_z, exact_p_values, verdicts
+from attnprobe.measure.audit.measure import Tally
 from attnprobe.methods.estimators import base
 from attnprobe.methods.estimators.magicpig import _codes, at_least_two
 from attnprobe.metrics.guarantees import GuaranteeReference
+from attnprobe.operators.linalg.exceedance import bias_z, exact_p_values, verdicts
 from attnprobe.rng import generator
 
 Z = 5.0  # standard errors

@@ -10,9 +10,9 @@ from twins_estimators import TWINS, gray_place
 
 from attnprobe import QKV, approximate
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.exceedance import bias_z
-from attnprobe.linalg.hashing import sign_codes
 from attnprobe.metrics.guarantees import GuaranteeReference
+from attnprobe.operators.linalg.exceedance import bias_z
+from attnprobe.operators.linalg.hashing import sign_codes
 
 Z = 5.0  # standard errors
 HEADS = 1500  # equal heads, each with its own draws: repeats

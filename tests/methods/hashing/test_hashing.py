@@ -9,15 +9,15 @@ from twins import TWINS
 from twins_lsh import factors, lsh_mask
 
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from attnprobe.methods import approximate, get
 from attnprobe.methods.hashing.hashed import block_product
 from attnprobe.methods.hashing.lsh_qk import _of_equal_length
 from attnprobe.operators import Sparse
+from attnprobe.operators.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
+from attnprobe.operators.visible import Visible
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator
-from attnprobe.visible import Visible
 
 NAMES = ("reformer", "lsh-qk")
 every_name = pytest.mark.parametrize("name", NAMES)
@@ -358,7 +358,7 @@ def test_lists_of_heads_are_cut_apart():
 def test_hashing_in_blocks_of_tokens_is_that_in_one(monkeypatch):
     x, rotations = randn(2, 17, 3), randn(2, 2, 4, 3)
     full = cross_polytope(x, rotations, (8,))
-    monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 5 * 2 * 2 * 4)  # five tokens at a time
+    monkeypatch.setattr("attnprobe.operators.linalg.hashing.COUNTS", 5 * 2 * 2 * 4)  # five tokens at a time
     assert torch.equal(cross_polytope(x, rotations, (8,)), full)
 
 
@@ -389,7 +389,7 @@ def test_chunks_follow_each_other_around_the_list(n, chunk):
 @pytest.mark.parametrize("width", [1, 5, 60])
 @pytest.mark.parametrize("first, sinks", [(None, 0), (-4, 0), (-4, 2), (-9, 12)])
 def test_a_look_back_is_that_of_the_sorted_keys_that_a_query_sees(buckets, width, first, sinks, monkeypatch):
-    monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 8 * buckets)  # several blocks of rows
+    monkeypatch.setattr("attnprobe.operators.linalg.hashing.COUNTS", 8 * buckets)  # several blocks of rows
     own, of_key = (torch.randint(buckets, (2, 30), generator=generator(0, name)) for name in ("own", "keys"))
     last = torch.arange(30)
     visible = Visible(last, None if first is None else (last + first).clamp(min=0), sinks)

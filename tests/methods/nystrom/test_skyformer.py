@@ -11,10 +11,10 @@ from twins import gaussian_of, lifted, razavi_steps, sampling, skyformer_lifted,
 from twins import skyformer as twin
 
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.sampling import kmeans, recursive_rls
 from attnprobe.methods import approximate
 from attnprobe.methods.nystrom.row_guard import certainly_wrong, normaliser_noise, sampled_key_mass
 from attnprobe.methods.nystrom.skyformer import _norm
+from attnprobe.operators.linalg.sampling import kmeans, recursive_rls
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams, generator

@@ -10,10 +10,10 @@ from twins import TWINS
 from twins_shift import lifted_kernel, lloyd, mss_delta, shifted_kernel
 
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.sampling import kmeans
 from attnprobe.methods import approximate, get
 from attnprobe.methods.nystrom.mss import _shift, _truncated
 from attnprobe.methods.nystrom.spectral_shift import _unit, lifted, shifted, span
+from attnprobe.operators.linalg.sampling import kmeans
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams, generator

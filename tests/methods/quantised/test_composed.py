@@ -9,8 +9,8 @@ from twins_quantised import READ, rotation_of, turned
 
 from attnprobe import QKV, Storage, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.grammar.lists import parts, short_name
+from attnprobe.measure.inject.policy import kept_keys, prompt_text
 from attnprobe.methods import METHODS, get, is_method
 from attnprobe.methods.quantised.evicted import kept_cache
 from attnprobe.methods.quantised.rotation import drawn_rotation, rotated

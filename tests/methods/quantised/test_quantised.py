@@ -11,9 +11,9 @@ from twins_quantised import READ, SMALL
 
 from attnprobe import QKV, Storage, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.hadamard import hadamard
-from attnprobe.linalg.lloyd_max import distortion, lloyd_max
 from attnprobe.methods import METHODS, get
+from attnprobe.operators.linalg.hadamard import hadamard
+from attnprobe.operators.linalg.lloyd_max import distortion, lloyd_max
 from attnprobe.reference import exact_output
 from attnprobe.rng import generator
 

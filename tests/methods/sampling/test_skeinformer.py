@@ -9,9 +9,9 @@ from twins_rows import pilot_probabilities, scores_of
 from twins_rows import skeinformer as twin
 
 from attnprobe.errors import UsageError
-from attnprobe.linalg.sampling import weighted_with_replacement
 from attnprobe.methods import approximate, get
 from attnprobe.methods.sampling.skeinformer import _draw
+from attnprobe.operators.linalg.sampling import weighted_with_replacement
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams, generator

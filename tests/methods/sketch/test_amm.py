@@ -8,8 +8,8 @@ from inputs import assert_twin, make
 from twins import TWINS
 from twins_sketches import amm_probabilities
 
-from attnprobe.linalg.sampling import weighted_with_replacement
 from attnprobe.methods import approximate
+from attnprobe.operators.linalg.sampling import weighted_with_replacement
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator

@@ -8,8 +8,8 @@ from inputs import assert_twin, make
 from twins import TWINS
 
 from attnprobe.errors import UsageError
-from attnprobe.linalg import sketches
 from attnprobe.methods import approximate, get
+from attnprobe.operators.linalg import sketches
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator

@@ -15,14 +15,14 @@ import torch
 from inputs import make
 
 from attnprobe import Approximation, Storage, approximate, exact, matrix_errors, method
-from attnprobe.environment import plugins
 from attnprobe.errors import BadResult, Unsupported, UsageError
-from attnprobe.experiments.bench.calls import Work
+from attnprobe.frame.records.read import read_records
+from attnprobe.machine.environment import plugins
+from attnprobe.measure.bench.calls import Work
 from attnprobe.methods import METHODS, get, is_method
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import Dense, LowRank, Operator, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
-from attnprobe.records.read import read_records
 from attnprobe.run.plan import ErrorPlan, Group, parse_methods
 
 MINE = '''

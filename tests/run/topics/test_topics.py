@@ -10,13 +10,13 @@ import pytest
 from attnprobe.cli import cli
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import UsageError
-from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.budget import BudgetRequest
-from attnprobe.experiments.error import ErrorRequest
-from attnprobe.experiments.stability import StabilityRequest
+from attnprobe.inputs import SourceSpec
+from attnprobe.measure import EXPERIMENTS, experiment
+from attnprobe.measure.budget import BudgetRequest
+from attnprobe.measure.error import ErrorRequest
+from attnprobe.measure.stability import StabilityRequest
 from attnprobe.run.option import GROUPS, built, options_of
-from attnprobe.sources import SourceSpec
-from attnprobe.sweeps.yaml_file import read_config
+from attnprobe.run.sweeps.yaml_file import read_config
 
 pytestmark = pytest.mark.quick
 
@@ -54,8 +54,8 @@ def test_spaces_around_a_word_or_a_list_do_not_matter():
         ({"layer": "none"}, "layer='none': a tuple is needed"),
         ({"scale_inputs": (0,)}, "scale-inputs: '0' is not a number above 0"),
         ({"windows": 0}, "windows=0: choose a number from 1 to 100000"),
-        ({"windows": "3"}, "windows='3': a whole number is needed"),
-        ({"repeats": True}, "repeats=True: a whole number is needed"),
+        ({"windows": "3"}, "windows='3'; a whole number is needed"),
+        ({"repeats": True}, "repeats=True; a whole number is needed"),
         ({"tol": float("nan")}, "tol=nan: choose a relative width above 0 and below 1"),
         ({"row_tolerance": 1.0}, "row-tolerance=1: choose a relative error above 0 and below 1"),
         ({"target": "sofmax"}, "unknown target 'sofmax'; did you mean 'softmax'?"),
@@ -130,17 +130,12 @@ def test_plural_and_alias_are_keys_of_a_file():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_help_has_its_options_by_group_and_runs_its_python(name):
+def test_help_has_its_options_by_group(name):
     command = cli.get_command(None, name)
     text = command.get_help(click.Context(command, info_name=name, **command.context_settings))
     actual = [group for group in GROUPS if f"\n{group}:\n" in text]
     assert [text.index(f"\n{group}:\n") for group in actual] == sorted(text.index(f"\n{group}:\n") for group in actual)
     assert len(actual) >= 5
-    one = experiment(name)
-    names: dict = {}
-    exec(one.python[0], names)
-    made = one.python[1].partition("(")[2].rpartition(").outcome")[0]
-    assert isinstance(eval(made, names), one.request)
 
 
 def test_no_option_of_a_command_is_declared_twice():
@@ -154,17 +149,17 @@ def test_no_option_of_a_command_is_declared_twice():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"matrix": "no"}, "matrix='no': True or False is needed"),
-        ({"matrix": 1}, "matrix=1: True or False is needed"),
-        ({"seed": 1.5}, "seed=1.5: a whole number is needed"),
-        ({"windows": True}, "windows=True: a whole number is needed"),
-        ({"tol": "small"}, "tol='small': a number is needed"),
-        ({"model": 3}, "model=3: text is needed"),
+        ({"matrix": "no"}, "matrix='no'; True or False is needed"),
+        ({"matrix": 1}, "matrix=1; True or False is needed"),
+        ({"seed": 1.5}, "seed=1.5; a whole number is needed"),
+        ({"windows": True}, "windows=True; a whole number is needed"),
+        ({"tol": "small"}, "tol='small'; a number is needed"),
+        ({"model": 3}, "model=3; text is needed"),
         ({"methods": (3,)}, "text is needed"),
     ],
 )
 def test_a_value_of_another_type_is_refused_where_the_request_is_made(wrong, says):
-    from attnprobe.experiments.error import ErrorRequest
+    from attnprobe.measure.error import ErrorRequest
 
     with pytest.raises(UsageError, match=re.escape(says)):
         ErrorRequest(**wrong)

@@ -20,12 +20,12 @@ import torch
 from cells import bits
 
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.experiments.budget import BudgetRequest, measure_budgets
-from attnprobe.experiments.condition import ConditionRequest, measure_conditions
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
-from attnprobe.experiments.theory import TheoryRequest, measure_theory
-from attnprobe.records.read import read_inputs, read_records
+from attnprobe.frame.records.read import read_inputs, read_records
+from attnprobe.measure.budget import BudgetRequest, measure_budgets
+from attnprobe.measure.condition import ConditionRequest, measure_conditions
+from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.measure.spectrum import SpectrumRequest, measure_spectra
+from attnprobe.measure.theory import TheoryRequest, measure_theory
 from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions
@@ -104,7 +104,7 @@ def same(run, expected):
     assert [one["key"] for one in run.outcome.records] == [one["key"] for one in expected.outcome.records]
     assert bits(run.outcome.records) == bits(expected.outcome.records) == bits(read_records(run.path))
     assert bits(read_inputs(run.path).records) == bits(read_inputs(expected.path).records)
-    for path in [*run.path.glob("records*"), *run.path.glob("inputs*")]:
+    for path in [*run.path.glob("rows*"), *run.path.glob("inputs*")]:
         lines = map(json.loads, path.read_text().splitlines())
         keys = [line["key"] for line in lines if "schema" in line]  # rows of cells have none
         assert len(keys) == len(set(keys)), path
@@ -136,16 +136,16 @@ def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path)
     assert (run.outcome.measured, run.outcome.done_before) == (len(run.outcome.records), 0)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert [one["threads"] for one in manifest["processes"]] == [1]
-    before = (tmp_path / "r/records.jsonl").read_bytes()
+    before = (tmp_path / "r/rows.jsonl").read_bytes()
     assert measured(command, file, tmp_path / "r", jobs=2).outcome.done_before == len(run.outcome.records)
-    assert (tmp_path / "r/records.jsonl").read_bytes() == before
+    assert (tmp_path / "r/rows.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp_path):
     seen = Seen()
-    run = measured(command, file, tmp_path / "r", seen, backend="ray", ray_address=address, jobs=2)
+    run = measured(command, file, tmp_path / "r", seen, backend=f"ray:{address}", jobs=2)
     same(run, alone(command))
     seen.check(len(run.outcome.records))
 
@@ -168,7 +168,7 @@ def children_of_ray():
 def test_a_process_killed_in_the_middle_loses_nothing(backend, file, request, tmp_path):
     where = {"jobs": 2}
     if backend == "ray":
-        where |= {"backend": "ray", "ray_address": request.getfixturevalue("address")}
+        where |= {"backend": f"ray:{request.getfixturevalue('address')}"}
     calls = tmp_path / "calls"
     (tmp_path / "dying.py").write_text(f"""import os, signal
 
@@ -194,9 +194,9 @@ def dying(q, k, v):
     seen.check(total)
     same(run, measured("error", file, tmp_path / "alone", **given))
     assert {record["status"] for record in run.outcome.records} == {"ok"}
-    before = (tmp_path / "r/records.jsonl").read_bytes()
+    before = (tmp_path / "r/rows.jsonl").read_bytes()
     assert measured("error", file, tmp_path / "r", **given, **where).outcome.done_before == total
-    assert (tmp_path / "r/records.jsonl").read_bytes() == before
+    assert (tmp_path / "r/rows.jsonl").read_bytes() == before
 
 
 class Dying:
@@ -539,7 +539,7 @@ def test_processes_share_a_gpu_and_see_no_other(address):
             if size == 2:
                 backend.run("abcdef", Sees(), heard)
                 assert heard.begun == ["0", "0"]
-    with pytest.raises(UsageError, match="2 CPU, 1 GPU; give a smaller --gpus-per-task"):
+    with pytest.raises(UsageError, match="2 CPU, 1 GPU; give ray:ADDRESS,gpus=F"):
         cluster(address, None, 1, 2.0, "cuda", print).__enter__()
 
 
@@ -592,7 +592,7 @@ def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
 @pytest.mark.parametrize(("device", "gpus"), [("cuda", None), ("cuda", 0.01), ("cuda", 1), ("cuda", 3), ("cpu", 0)])
 def test_a_device_and_its_share_of_gpus_may_be(device, gpus):
     _refuse(device, gpus)
-    with pytest.raises(UsageError, match="device cuda needs GPUs, and gpus-per-task is 0; drop one of the two"):
+    with pytest.raises(UsageError, match="device cuda needs GPUs, and gpus=0; drop one of the two"):
         _refuse("cuda", 0)
 
 
@@ -616,7 +616,7 @@ def test_room_is_counted_node_by_node(cpus, gpus, places):
     room = Room(cpus, gpus, NODES)
     assert room.places == places
     if not places:
-        with pytest.raises(UsageError, match="no node has room .* 16 CPU, 4 GPU; give a smaller"):
+        with pytest.raises(UsageError, match="no node has room .* 16 CPU, 4 GPU; give ray:ADDRESS,"):
             room.refuse(None)
         return
     assert room.refuse(None) == room.refuse(places) == places
@@ -627,20 +627,18 @@ def test_room_is_counted_node_by_node(cpus, gpus, places):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"backend": "slurm"}, "unknown backend 'slurm'"),
-        ({"backend": "ray"}, "name the cluster; give --ray-address"),
-        ({"backend": "ray", "ray_address": "ray://x:1"}, "Ray Client is not supported"),
-        ({"ray_address": "local"}, "ray-address needs backend ray"),
-        ({"gpus_per_task": 1}, "gpus-per-task needs backend ray"),
-        ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1}, "device cpu needs no GPU"),
-        ({"backend": "ray", "ray_address": "x"}, "'x' is not HOST:PORT, auto or local"),
-        ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("inf")}, "gpus-per-task=inf: choose"),
-        ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("nan")}, "gpus-per-task=nan: choose"),
-        (
-            {"backend": "ray", "ray_address": "local", "gpus_per_task": 1.5},
-            "a fraction from 0.01 to 1, or a whole number",
-        ),
-        ({"backend": "ray", "ray_address": "local", "cpus_per_task": 0}, "cpus-per-task=0"),
+        ({"backend": "slurm"}, "backend 'slurm': choose local or ray:ADDRESS"),
+        ({"backend": "local:x"}, "backend 'local:x': choose local or ray:ADDRESS"),
+        ({"backend": "ray"}, "name the cluster, ray:HOST:PORT"),
+        ({"backend": "ray:,cpus=1"}, "name the cluster, ray:HOST:PORT"),
+        ({"backend": "ray:ray://x:1"}, "Ray Client is not supported"),
+        ({"backend": "ray:local,gpus=1"}, "device cpu needs no GPU"),
+        ({"backend": "ray:x"}, "'x' is not HOST:PORT, auto or local"),
+        ({"backend": "ray:local,gpus=inf"}, "gpus=inf: choose"),
+        ({"backend": "ray:local,gpus=nan"}, "gpus=nan: choose"),
+        ({"backend": "ray:local,gpus=1.5"}, "a fraction from 0.01 to 1, or a whole number"),
+        ({"backend": "ray:local,cpus=0"}, "cpus=0: choose"),
+        ({"backend": "ray:local,nodes=2"}, "unknown option of ray 'nodes'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(given, message, file, tmp_path):
@@ -651,8 +649,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(given, message, file, tm
 
 @pytest.mark.slow  # starts a cluster
 def test_a_cluster_that_has_no_room_is_refused_before_anything_runs(file, address, tmp_path):
-    where = {"backend": "ray", "ray_address": address}
-    for given, message in ((where | {"jobs": 3}, "room for 2"), (where | {"cpus_per_task": 3}, "largest with 2 CPU")):
+    cases = (({"backend": f"ray:{address}", "jobs": 3}, "room for 2"), ({"backend": f"ray:{address},cpus=3"}, "2 CPU"))
+    for given, message in cases:
         with pytest.raises(UsageError, match=message):
             measured("error", file, tmp_path / "r", **given)
     assert not (tmp_path / "r").exists()
@@ -661,7 +659,7 @@ def test_a_cluster_that_has_no_room_is_refused_before_anything_runs(file, addres
 def test_a_cluster_that_is_not_there_is_said(file, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:9"):
-        measured("error", file, tmp_path / "r", backend="ray", ray_address="127.0.0.1:9")
+        measured("error", file, tmp_path / "r", backend="ray:127.0.0.1:9")
 
 
 @pytest.fixture
@@ -700,7 +698,7 @@ def test_what_listens_and_is_no_ray_is_given_up_in_time(says, listener):
 def test_ctrl_c_ends_a_join_that_hangs_within_two_seconds(file, listener, tmp_path):
     pytest.importorskip("ray")
     where = f"127.0.0.1:{listener.getsockname()[1]}"
-    command = ["error", "--qkv", str(file), "--backend", "ray", "--ray-address", where, "--out", str(tmp_path / "r")]
+    command = ["error", "--qkv", str(file), "--backend", f"ray:{where}", "--out", str(tmp_path / "r")]
     run = [sys.executable, "-c", "from attnprobe.cli import main; main()", *command]
     process = subprocess.Popen(run, stderr=subprocess.PIPE, text=True, start_new_session=True)
     listener.settimeout(120)
@@ -717,14 +715,14 @@ def test_ctrl_c_ends_a_join_that_hangs_within_two_seconds(file, listener, tmp_pa
 @pytest.mark.slow  # starts a cluster
 def test_the_token_of_a_private_cluster_is_for_its_owner_alone(file, tmp_path):
     pytest.importorskip("ray")
-    command = ["error", "--qkv", str(file), "--d", "4", "--no-matrix", "--backend", "ray", "--ray-address", "local"]
+    command = ["error", "--qkv", str(file), "--d", "4", "--no-matrix", "--backend", "ray:local"]
     run = [sys.executable, "-c", "from attnprobe.cli import main; main()", *command, "--jobs", "1", "--out", "r"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     subprocess.run(
         run, env={**clean, "HOME": str(tmp_path)}, cwd=tmp_path, check=True, capture_output=True, umask=0o022
     )
     assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "r/records.jsonl").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "r/rows.jsonl").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.slow
@@ -734,7 +732,7 @@ def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def auto():
-        return measured("error", file, tmp_path / "r", backend="ray", ray_address="auto")
+        return measured("error", file, tmp_path / "r", backend="ray:auto")
 
     with pytest.raises(SourceError, match="this node belongs to no cluster"):
         auto()

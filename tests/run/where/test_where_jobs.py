@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.records.read import read_records
-from attnprobe.report import open_run, views
+from attnprobe.frame.records.read import read_records
+from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.run.where import pool
+from attnprobe.show.page import open_run, views
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,7 +75,7 @@ def held(q, k, v):
         return signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background does not
 
     process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True, preexec_fn=hears)
-    kept, until = tmp_path / "r/records.jsonl", time.monotonic() + 60
+    kept, until = tmp_path / "r/rows.jsonl", time.monotonic() + 60
     while time.monotonic() < until and not (kept.exists() and kept.stat().st_size and (tmp_path / "held").exists()):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group

@@ -1,0 +1,67 @@
+"""Keys that a bias hides: it leaves them no weight in float64 beside the largest score of their row.
+
+Much code writes a mask as -1e9 or -1e4, which is added to the scores. Whether that hides a key depends on the scores.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor
+
+from ...operators.groups import folded, unfolded
+from .call import blocks, rows_of
+from .masks import of_all
+
+NO_WEIGHT = -1075 * log(2)  # exp of a lower number is 0 in float64, whose smallest positive number is 2^-1074
+
+
+def hide_weightless(
+    visible: Tensor | None, bias: Tensor, q: Tensor, k: Tensor, scale: float, softcap: float | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The visible keys and the bias of `split_mask`, where keys without weight are hidden; the bias is None if it is 0.
+
+    The key j has no weight for the query i if ``exp(s_ij - max_k s_ik)`` is 0 in float64, where s are the scores with
+    their bias. A key whose bias is the largest of its row is not hidden by it. A query sees no key if all its biases
+    lie that far below another query's and are equal, or each hides keys of other queries.
+
+    Args:
+        q: (b, h, n_q, p). k: (b, h_kv, n_k, p). scale, softcap: as in `AttentionCall`.
+
+    Cost: a pass over the bias; one over the scores only if the norms of the queries and keys do not decide.
+    """
+    shown = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+    top = shown.amax(-1, keepdim=True)
+    below = (shown - top).double()
+    longest = float(q.detach().norm(dim=-1).amax()) * float(k.detach().norm(dim=-1).amax())
+    apart = 2 * abs(scale) * longest  # no two scores of a row differ by more
+    apart = apart if softcap is None else min(apart, 2 * softcap)
+    hidden = below < NO_WEIGHT - apart
+    if bool((~hidden & (below < NO_WEIGHT + apart) & shown.isfinite()).any()):
+        hidden = _hidden(shown, q, k, scale, softcap)
+    hidden = hidden & (below < 0) & shown.isfinite()
+    highest = shown.masked_fill(~hidden, -torch.inf).amax()
+    level = ((below == 0) | ~shown.isfinite()).all(-1, keepdim=True)
+    hidden = hidden | ((level | (top <= highest)) & (top - top.amax() < NO_WEIGHT))
+    if not bool(hidden.any()):
+        return visible, bias if bool(bias.any()) else None
+    bias = bias.masked_fill(hidden, 0)
+    seen = ~hidden if visible is None else visible & ~hidden
+    return of_all(seen, (len(q), q.shape[2], k.shape[2])), bias if bool(bias.any()) else None
+
+
+def _hidden(shown: Tensor, q: Tensor, k: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """The keys without weight, (b, h, n_q, n_k), from the scores in float64, by blocks of rows."""
+    q, k = q.detach().double() * scale, k.detach().double()
+    hidden = []
+    for start, stop in blocks(q, k, bytes_each=8):
+        rows = slice(start, stop)
+        scores = unfolded(folded(q[:, :, rows], k.shape[1]) @ k.mT, q.shape[1])
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        of_rows = rows_of(shown, rows)
+        assert of_rows is not None
+        scores = scores + of_rows
+        hidden.append(scores - scores.amax(-1, keepdim=True) < NO_WEIGHT)
+    return torch.cat(hidden, dim=2)

@@ -1,0 +1,107 @@
+"""The parts of a command that measures: its request, its measurement, and the types of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..machine.timings import Timings
+from ..run.option import options_of
+
+if TYPE_CHECKING:
+    from ..files import Fields
+    from ..frame.rows import RowTypes
+    from ..judge.gates import Gated
+    from ..run.cells import Cells
+    from ..run.loop import Session
+    from ..show.shown import Catalogue
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A command that measures. What imports torch is loaded on use, by functions.
+
+    Attributes:
+        name: of the command. summary: its line in ``attnprobe --help``.
+        request: the class of its requests; its docstring is the command's help. output: the class of its output
+            options.
+        load_cells: its `Cells`. load_rows: the types of its rows. list_all: the text of ``--list`` in a format.
+        files_of: the files beside the rows of finished cells, by name.
+        examples: arguments of ``attnprobe NAME`` in examples.
+        more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
+        keeps: kinds of figures that need more than records; `measure` takes a flag for each.
+        compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
+        whole: whether the metrics of a cell are of the whole model, not of its heads.
+        timed: whether times of two runs are compared, of rows of kind ``time``.
+    """
+
+    name: str
+    summary: str
+    request: type[Any]
+    output: type[Any]
+    load_cells: Callable[[], type[Cells]]
+    load_rows: Callable[[], RowTypes]
+    examples: tuple[str, ...]
+    more_plots: tuple[str, ...] = ()
+    gated: Gated | None = None
+    keeps: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    whole: bool = False
+    timed: bool = False
+    list_all: Callable[[str], str] | None = None
+    files_of: Callable[[Sequence[Fields]], dict[str, dict[str, Any]]] | None = None
+
+    @property
+    def plots(self) -> tuple[str, ...]:
+        """The kinds of figures that ``--plot`` draws. ``--plot`` without a kind draws the first."""
+        return next(option.kinds for option in options_of(self.output) if option.kinds)
+
+    @property
+    def cells(self) -> type[Cells]:
+        return self.load_cells()
+
+    @property
+    def shape(self) -> RowTypes:
+        """The types of its rows."""
+        return self.load_rows()
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Its tables and figures as data."""
+        from ..show.shown import Catalogue
+
+        return Catalogue.of(self.name)
+
+    def measure(
+        self,
+        request: Any,
+        *,
+        notify: Callable[[str], None] = lambda line: None,
+        progress: Callable[[float, int, str], None] = lambda done, total, label: None,
+        timings: Timings | None = None,
+        **keeps: bool,
+    ) -> Session:
+        """Measure every cell that the run's folder lacks, and write ``manifest.json`` and ``rows.jsonl`` there.
+
+        A method that raises gives a ``failed`` record. A method that does not support a setting gives a ``skipped``
+        one. The run goes on after both. The fields of records are on the page of records.
+
+        Args:
+            notify: takes lines about the run. progress: takes the share of work that is done, the number of cells, and
+                the current step. timings: adds up the times of the steps. keeps: whether to keep what figures need
+                beside records, a flag for each kind of ``keeps``.
+
+        Raises:
+            UsageError, SourceError: an impossible request, or a source that cannot be read; nothing is left behind.
+        """
+        kept = [kind for kind in self.keeps if keeps.pop(kind, False)]
+        if keeps:
+            raise UsageError(f"{self.name} keeps no {next(iter(keeps))}")
+        timings = timings or Timings()
+        with timings("imports"):
+            from ..run.loop import measure_cells
+
+            cells = self.cells
+        return measure_cells(cells, request, notify=notify, progress=progress, timings=timings, kept=kept)

@@ -1,0 +1,270 @@
+"""The distance of a model's outputs from those of the unmodified model, and a batch of texts that both read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, nan
+
+import torch
+from torch import Tensor
+
+from ...files import JsonObject
+from ...frame.metric import perplexity
+from ...frame.rows import head_rows
+from ...inputs import Block
+from ...metrics.residual import head_residuals, residual_errors
+from ...operators.linalg.norms import row_norms
+
+STATED = ("realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # diagnostics of heads: a mean, and sums
+STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
+CHUNK = 2**18  # numbers of logits that are compared at once in float64: they stay in the cache
+KEPT = 2**22  # numbers of logits whose distributions are kept, for all methods
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A model's outputs for one text.
+
+    Attributes:
+        hidden: its last hidden states, (n, hidden). logits: of the tokens that are compared, (places, words), or None.
+        greedy: the tokens of greedy decoding, (steps,), or None.
+    """
+
+    hidden: Tensor
+    logits: Tensor | None = None
+    greedy: Tensor | None = None
+
+    @cached_property
+    def words(self) -> Words:
+        """The predicted distributions. They take six times the memory of float32 logits."""
+        assert self.logits is not None
+        return Words(self.logits)
+
+
+class Words:
+    """The distributions of words that logits (places, words) predict, in float64."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits.double()
+        self.log_p = self.logits.log_softmax(-1)
+        self.p = self.log_p.exp()
+        self.likeliest = _likeliest(self.logits)
+
+    def at(self, places: slice) -> Words:
+        """The distributions at some places."""
+        some = copy(self)
+        for name, values in vars(self).items():
+            setattr(some, name, values[places])
+        return some
+
+
+def model_drift(
+    own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The metrics of outputs alone, in float64; those of logits and greedy tokens only if there are any.
+
+    Beside them stand the `STEP_METRICS` of each predicted word.
+
+    Args:
+        own, got: outputs of the unmodified model, and of the model with a method.
+        words: the true words at the first places of the logits.
+        causal: also compute the perplexity. encoder: also compare the mean of the hidden states, an embedding.
+
+    >>> import torch
+    >>> same = Outputs(torch.ones(3, 2), torch.eye(2))
+    >>> metrics, steps = model_drift(same, same, torch.tensor([0, 1]), causal=True, encoder=False)
+    >>> metrics["drift"], metrics["kl"], metrics["top1_agreement"], round(metrics["perplexity"], 3)
+    (0.0, 0.0, 1.0, 1.368)
+    >>> steps["kl"]
+    [0.0, 0.0]
+    """
+    exact, given = own.hidden.double(), got.hidden.double()
+    drifts = {"drift": _relative(float((given - exact).norm()), float(exact.norm()))}
+    if encoder:
+        a, b = exact.mean(0), given.mean(0)
+        drifts["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
+    if own.greedy is not None and got.greedy is not None and len(own.greedy):
+        drifts["greedy_match"] = float((own.greedy == got.greedy).long().cumprod(0).sum())
+    if own.logits is None or got.logits is None or words is None or not len(words):
+        return drifts, {}
+    changes, steps = _predictions(own, got.logits, words)
+    drifts |= changes
+    if causal:
+        drifts["perplexity"], drifts["perplexity_own"] = perplexity(drifts["loss"]), perplexity(drifts["loss_own"])
+        drifts["perplexity_change"] = drifts["perplexity"] - drifts["perplexity_own"]
+    return drifts, steps
+
+
+@dataclass(frozen=True)
+class Local:
+    """The errors of a method on a layer's own Q, K and V.
+
+    Attributes:
+        error: ``‖(B − B~) V‖_F / ‖B V‖_F``, and rows: the mean over rows of ``‖(B − B~) V‖ / ‖B V‖``, of each head.
+        residual: the residual error of each head, and together: that of all these heads; None without a `Block`.
+        weighted: ``together`` beside the geometric mean of the layer's stream and the last layer's.
+        lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
+        spectral: ``‖B − B~‖₂ / ‖B‖₂`` of each head; None if it was not asked for, or the method has no matrix.
+        stated: the `STATED` diagnostics of each head, of methods that have them.
+        rounding: what a format adds to the error of each head (see `added_errors`); None in torch's arithmetic.
+    """
+
+    error: list[float]
+    rows: list[float]
+    residual: list[float] | None
+    together: float | None
+    lost: list[float] | None = None
+    weighted: float | None = None
+    spectral: list[float] | None = None
+    stated: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    rounding: list[float] | None = None
+
+
+def added_errors(own: Tensor, got: Tensor, usual: Tensor) -> list[float]:
+    """``‖(B̂ − B~) V‖_F / ‖B V‖_F`` of each head, from outputs (n, h, p_v); infinite if an output is not finite.
+
+    Args:
+        own: exact. got: of the method in a format. usual: of the method in float64.
+    """
+    exact, gap = (x.double().transpose(0, 1).flatten(1) for x in (own, got - usual))
+    added = gap.norm(dim=1) / exact.norm(dim=1)
+    return added.masked_fill(~torch.isfinite(gap).all(1), torch.inf).tolist()
+
+
+def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
+    """The local errors of outputs (n, h, p_v); those of ``heads``, the numbers of these heads, add to the stream."""
+    exact = own.double().transpose(0, 1)  # (h, n, p_v)
+    gap = got.double().transpose(0, 1) - exact
+    distances = row_norms(gap)
+    rows = distances / row_norms(exact)  # 0 / 0: a row that is zero in both has no error
+    sizes = (row_norms(gap, 2) / row_norms(exact, 2)).tolist()
+    means = rows.masked_fill(distances == 0, 0.0).mean(1).tolist()
+    if block is None:
+        return Local(sizes, means, None, None)
+    alone = head_residuals(gap, block, heads).mean(-1).tolist()
+    change, weighted = block.change(gap.transpose(0, 1), heads), None
+    if block.last is not None:
+        weighted = float(residual_errors(change, block.between[:, None]))
+    together = float(residual_errors(change, block.size[:, None]))
+    return Local(sizes, means, alone, together, weighted=weighted)
+
+
+def local_metrics(local: Sequence[Local]) -> dict[str, float]:
+    """The local errors of all replaced layers in one number each; residual errors only if every layer has them."""
+    sizes = [error for errors in local for error in errors.error]
+    rows = [error for errors in local for error in errors.rows]
+    metrics = {"local_error": sum(sizes) / len(sizes), "row_error": sum(rows) / len(rows)}
+    for name in STATED:
+        if values := [value for errors in local for value in errors.stated.get(name, ())]:
+            metrics[name] = sum(values) / (len(values) if name == "realised_d" else 1)
+    lost = [share for errors in local for share in errors.lost or ()]
+    if lost and all(share == share for share in lost):
+        metrics["lost_mass"] = sum(lost) / len(lost)
+    if all(errors.rounding is not None for errors in local):
+        added = [error for errors in local for error in errors.rounding or ()]
+        metrics["rounding_local"] = sum(added) / len(added)
+    if all(errors.spectral is not None for errors in local):
+        spectral = [error for errors in local for error in errors.spectral or ()]
+        metrics["spectral_error"] = sum(spectral) / len(spectral)
+    if all(errors.residual is not None for errors in local):
+        metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
+        metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())
+    if all(errors.weighted is not None for errors in local):
+        metrics["residual_sum"] = sum(errors.weighted or 0.0 for errors in local)
+    return metrics
+
+
+def local_rows(layer: int, heads: Sequence[int], errors: Local) -> list[JsonObject]:
+    """A row for each of these heads of a layer."""
+    columns = {"local_error": errors.error}
+    if errors.residual is not None:
+        columns["residual_error"] = errors.residual
+    if errors.rounding is not None:
+        columns["rounding_local"] = errors.rounding
+    return [{**row, "layer": layer} for row in head_rows(heads, columns, "local")]
+
+
+def step_rows(steps: Mapping[str, Sequence[float]]) -> list[JsonObject]:
+    """A row for each step of decoding: its `STEP_METRICS`, and the mean divergence of the steps up to it.
+
+    >>> step_rows({"kl": [1.0, 3.0]})
+    [{'kind': 'step', 'step': 0, 'kl': 1.0, 'kl_so_far': 1.0}, {'kind': 'step', 'step': 1, 'kl': 3.0, 'kl_so_far': 2.0}]
+    """
+    rows, known = [], []
+    for step, values in enumerate(zip(*steps.values(), strict=True)):
+        of_step = dict(zip(steps, values, strict=True))
+        known += [of_step["kl"]] if isfinite(of_step["kl"]) else []
+        so_far = sum(known) / len(known) if known else None
+        rows.append({"kind": "step", "step": step, **of_step, "kl_so_far": so_far})
+    return rows
+
+
+def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The metrics of two sets of logits (places, words), and `STEP_METRICS` of each word, computed chunk by chunk.
+
+    Args:
+        words: the true words at the first places. The other places count for the drift alone.
+    """
+    assert own.logits is not None
+    sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
+    steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
+    rows = max(1, CHUNK // got.shape[1])
+    kept = own.words if got.numel() <= KEPT else None
+    for start in range(0, len(got), rows):
+        part, true = slice(start, start + rows), words[start : start + rows]
+        exact, given = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
+        sums["gap"] += float((given - exact.logits).square_().sum())
+        sums["size"] += float(exact.logits.square().sum())
+        compared = _compared(exact.at(slice(len(true))), given[: len(true)], true)
+        for name, values in compared.items():
+            sums[name] += float(values.sum())
+        steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
+        steps["top1_agreement"] += compared["same"].double().tolist()
+        steps["loss"] += compared["loss"].tolist()
+        steps["loss_own"] += compared["loss_own"].tolist()
+    count = len(words)
+    changes = {"logits_drift": _relative(sums["gap"] ** 0.5, sums["size"] ** 0.5)}
+    changes |= {"kl": max(sums["kl"] / count, 0.0) if sums["kl"] == sums["kl"] else nan}
+    changes |= {"top1_agreement": sums["same"] / count if isfinite(sums["gap"]) else nan}
+    changes |= {name: sums[name] / count for name in ("loss", "loss_own")}
+    return changes | {"loss_change": changes["loss"] - changes["loss_own"]}, steps
+
+
+def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
+    """The loss, its change, and the rank of the words of an answer, from two sets of logits (places, words).
+
+    >>> import torch
+    >>> own, got = torch.tensor([[0.0, 4.0, 1.0]]), torch.tensor([[2.0, 1.0, 0.0]])
+    >>> {name: round(value, 3) for name, value in answer_metrics(own, got, torch.tensor([1])).items()}
+    {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0}
+    """
+    compared = _compared(Words(own), got.double(), words)
+    loss = float(compared["loss"].mean())
+    rank = 1 + (got > got.gather(1, words[:, None])).sum(1)
+    change = loss - float(compared["loss_own"].mean())
+    return {"needle_loss": loss, "needle_loss_change": change, "needle_rank": float(rank.double().mean())}
+
+
+def _compared(own: Words, got: Tensor, words: Tensor) -> dict[str, Tensor]:
+    """The terms of KL(p ‖ p~), (places, words), whether the likeliest words are the same, and the losses, (places,)."""
+    q = got.log_softmax(-1)
+    return {
+        "kl": (own.log_p - q).mul_(own.p),
+        "same": own.likeliest == _likeliest(got),
+        "loss": -q.gather(1, words[:, None])[:, 0],
+        "loss_own": -own.log_p.gather(1, words[:, None])[:, 0],
+    }
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """The first place of the largest of each row's logits (places, words); on a CPU by numpy, which is faster."""
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    return torch.from_numpy(logits.numpy().argmax(-1))
+
+
+def _relative(gap: float, size: float) -> float:
+    return gap / size if size > 0 else (0.0 if gap == 0 else nan)

@@ -1,0 +1,292 @@
+"""A run's folder as a report reads it: records in the order of the plan, manifest, facts, and a pandas frame."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UsageError, unknown
+from ...files import path_of
+from ...frame.inputs import inputs_frame
+from ...frame.labels import identity, measured_words, source_labels
+from ...frame.maps import maps_of
+from ...frame.read import frame_of
+from ...frame.records.file import LOWER_BOUND, STATUSES, missing_maps
+from ...frame.records.read import (
+    Malformed,
+    left_out_note,
+    malformed_notes,
+    of_last_command,
+    read_inputs,
+    read_manifest,
+    read_typed,
+)
+from ...frame.rows import HEAD
+from ...grammar.arguments import checked
+from ...grammar.lists import options_text
+from ...measure import EXPERIMENTS, shape_of, subjects_of
+from ..header import Header
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ...files import JsonObject
+    from ...frame.records.shapes import InputsRecord, Manifest, Source
+
+PLANNED = ("n", "layers", "methods", "of", "d", "heads", "windows")  # whose places in the order are known
+AT_THE_END = 1 << 30  # of an order: what the plan does not name
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its records by command, its manifest (empty if there is none), and its header.
+
+    Attributes:
+        left_out: the number of records with other settings than the run's last command, and the number of records of
+            commands that this version cannot show.
+        missing: why cells have no map, by their keys.
+        inputs: the statistics of the layers' Q, K and V.
+        malformed: invalid lines of records and inputs, and invalid fields of the manifest; they are left out.
+    """
+
+    path: Path
+    records: Mapping[str, list[JsonObject]]
+    manifest: Manifest = field(default_factory=dict)  # type: ignore[assignment]  # no field of it is required
+    left_out: tuple[int, int] = (0, 0)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[InputsRecord] = ()
+    malformed: Sequence[Malformed] = ()
+
+    def __repr__(self) -> str:
+        """The folder, and of each command how many cells have which state.
+
+        >>> Run(Path("r"), {"error": [{"status": "ok"}, {"status": "ok"}, {"status": "skipped"}]})
+        <Run r: error, 3 cells: 2 ok, 1 skipped>
+        """
+        parts = []
+        for command, records in self.records.items():
+            states = Counter(record["status"] for record in records)
+            counts = ", ".join(f"{states[state]} {state}" for state in STATUSES if states[state])
+            parts.append(f"{command}, {len(records)} cell{'s' * (len(records) != 1)}: {counts}")
+        return f"<Run {self.path}: {'; '.join(parts)}>"
+
+    @property
+    def everything(self) -> list[JsonObject]:
+        return [record for of_command in self.records.values() for record in of_command]
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings above the tables: the run did not finish, or records are not shown."""
+        settings, unknown = self.left_out
+        state = self.manifest.get("status")
+        lines = [] if self.manifest else [f"{self.path} has no manifest.json: the records alone are shown"]
+        lines += [f"{self.path}: this run is {state}, not finished"] if state not in (None, "finished") else []
+        lines += left_out_note(self.path, settings)
+        lines += [f"{unknown} records of commands that this version cannot show are left out"] if unknown else []
+        return [*lines, *malformed_notes(self.malformed, "is left out")]
+
+    def frame(self, kind: str | None = None, command: str | None = None) -> DataFrame:
+        """The rows of one kind as a tidy pandas frame, in the order of the plan.
+
+        Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. Their meanings are on the
+        reference page of rows.
+
+        Args:
+            kind: ``head`` is a row for each head; ``cell`` a row for each cell; ``inputs`` the statistics of Q, K and V
+                of each head; ``map`` the blocks of the run's maps; further kinds are the command's. None is ``head``,
+                or the first kind of a command that has no heads.
+            command: needed if several commands measured into the folder.
+
+        Raises:
+            UsageError: no such kind, or no such command in the folder.
+        """
+        if command is None and len(self.records) > 1:
+            raise UsageError(f"{self.path} has rows of {' and '.join(self.records)}: name one, frame(command=…)")
+        command = command or next(iter(self.records))
+        if command not in self.records:
+            raise unknown("command of the run", command, list(self.records))
+        cells, types = self.records[command], shape_of(command)
+        assert types is not None  # a run holds commands that are known alone
+        kind = kind or (HEAD if HEAD in types.kinds else next(iter(types.kinds)))
+        of_sources = source_labels(cells)
+        if kind == "inputs":
+            return inputs_frame(self.inputs, cells, of_sources)
+        labels = {cell["key"]: of_sources[identity(cell["source"])] or "" for cell in cells}
+        return maps_of(cells, self.path, labels) if kind == "map" else frame_of(cells, types, kind, labels)
+
+    def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
+        """Draw one panel of a figure on an axis of matplotlib, in the caller's own style.
+
+        The axis gets data, scales, labels, the panel's title, and a legend below it; the size of the figure, its fonts
+        and its file are the caller's. A figure without a layout gets the constrained one, which leaves room for the
+        legend. ``ax.get_legend()``, ``ax.set_title(…)`` and the like change the rest.
+
+        Args:
+            kind: of a figure, as in ``--plot``, such as ``errors``. ax: None is a new one.
+            panel: its number, or a part of its title. legend: whether it has a legend, and a map its colour scale.
+
+        Returns:
+            The axis.
+
+        Raises:
+            UsageError: an unknown kind, nothing to draw, or no such panel; the message lists the panels.
+        """
+        from .parts import plot_panel
+
+        return plot_panel(self, kind, ax, panel, legend)
+
+    def header(self, records: Sequence[JsonObject]) -> Header:
+        """The header of tables and figures: facts that all sources share once, the others for each source."""
+        described, facts = self._described(), {}
+        labels = source_labels(records)
+        for record in records:
+            facts.setdefault(identity(record["source"]), record["source"])
+        own = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
+        lines = [lines for _, lines in own.values()]
+        shared = [line for line in lines[0] if all(line in other for other in lines)]
+        own_lines = [line for of_source in lines for line in of_source if line not in shared]
+        warnings = list(dict.fromkeys(line for fact, _ in own.values() for line in fact.get("fallback") or ()))
+        by_label = {str(labels[key]): fact for key, (fact, _) in own.items()}
+        source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
+        return Header(source, [*own_lines, *shared], warnings, measured_words(records))
+
+    def _described(self) -> dict[str, tuple[Source, list[str]]]:
+        """The manifest's facts of each source and its lines on them, by `identity`."""
+        sources, lines = self.manifest.get("source"), self.manifest.get("described")
+        sources = sources if isinstance(sources, list) else [sources]
+        if not isinstance(lines, list) or len(lines) != len(sources):
+            return {}
+        pairs = zip(sources, lines, strict=True)
+        return {identity(fact): (fact, list(map(str, notes))) for fact, notes in pairs if isinstance(fact, dict)}
+
+
+@checked()
+def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> Run:
+    """Read a run's folder. Records are in the order of the plan, even after interruptions.
+
+    Lines that are no records are in `Run.malformed`, each with its file, line and field.
+
+    Args:
+        measured: the records of this run alone, with those that could not be written; None is all records of the folder
+            but those of other settings.
+
+    Raises:
+        UsageError: no folder, no record in it, an invalid manifest, or only records of unknown commands.
+
+    >>> import json, tempfile
+    >>> place = {"source": {}, "options": "", "window": 0, "layer": 0, "n": 8, "heads": [0, 1]}
+    >>> cell = {"schema": 1, "kind": "cell", "key": "a", "command": "error", "status": "ok", "method": "x", "lines": 2}
+    >>> rows = [{"kind": "head", "key": "a", "head": head, "output_spectral": 0.5 / (1 + head)} for head in (0, 1)]
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "rows.jsonl").write_text("\\n".join(map(json.dumps, [*rows, {**cell, **place}])))
+    >>> open_run(folder).frame()["output_spectral"].tolist()
+    [0.5, 0.25]
+    """
+    path = path_of(path)
+    if path.is_file():
+        raise UsageError(f"{path} is a file; name the run's folder")
+    if not path.is_dir():
+        raise UsageError(f"{path}: no such folder; runs are in folders under outputs/")
+    manifest, fields = read_manifest(path)
+    read, inputs = of_last_command(read_typed(path, shape_of), manifest), read_inputs(path)
+    if measured is None and not read.required():
+        raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
+    written = {record["key"]: record for record in read.records}
+    records = read.records if measured is None else [written.get(record["key"], record) for record in measured]
+    by_command: dict[str, list[JsonObject]] = {}
+    for record in records:
+        by_command.setdefault(record["command"], []).append(record)
+    shown = {command: _ordered(group, manifest) for command, group in by_command.items() if command in EXPERIMENTS}
+    unknown = [command for command in by_command if command not in EXPERIMENTS]
+    if not shown:
+        raise UsageError(
+            f"{path}: its records are of '{unknown[0]}', which this version does not know; upgrade attnprobe"
+        )
+    counts = (
+        read.left_out + len(written.keys() - {record["key"] for record in records}),
+        sum(len(by_command[command]) for command in unknown),
+    )
+    malformed = [*fields, *read.malformed, *inputs.malformed]
+    return Run(path, shown, manifest, counts, missing_maps(path), inputs.records, malformed)
+
+
+def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObject]:
+    """The records in the order of the plan, the order of an uninterrupted run; without a plan, unchanged."""
+    sources = manifest.get("source")
+    sources = sources if isinstance(sources, list) else [sources]
+    known = [*(fact for fact in sources if isinstance(fact, dict)), *(record["source"] for record in records)]
+    order = {key: place for place, key in enumerate(dict.fromkeys(map(identity, known)))}
+    plans: dict[str, tuple[Mapping[str, Any], dict[str, int]]] = {}
+
+    def place(record: Mapping[str, Any]) -> tuple[int, ...]:
+        source = identity(record["source"])
+        if source not in plans:
+            plan = _plan(manifest, record["source"])
+            plans[source] = plan, _methods(plan)
+        plan, methods = plans[source]
+
+        def at(name, value):
+            values = plan.get(name)
+            return values.index(value) if isinstance(values, list) and value in values else AT_THE_END
+
+        method = _first(record)
+        if method is None:
+            method_key = json.dumps([_name(record), options_text(record["options"])])
+            method = methods.get(method_key, AT_THE_END)
+        return (
+            order[source],
+            at("n", record["n"]),
+            record["window"],
+            at("layers", record["layer"]),
+            *(at(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
+            method,
+            at("d", record.get("d")),
+            *(at(name, record.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
+            record.get("repeat") or 0,
+            at("heads", record.get("head")),
+        )
+
+    return sorted(records, key=place)
+
+
+def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plan of a record's source. The manifest of several sources has one for each weights."""
+    plan = manifest.get("plan", {})
+    own = plan.get(str(source.get("weights")))
+    plan = own if isinstance(own, dict) else plan
+    layers = plan.get("layers")
+    if isinstance(layers, dict):
+        plan = {**plan, "layers": layers.get(source.get("weights") or "file")}
+    return plan
+
+
+def _name(record: Mapping[str, Any]) -> str | None:
+    """Of the method or matrix."""
+    return record.get("of", record.get("method"))
+
+
+def _first(record: Mapping[str, Any]) -> int | None:
+    """The order of cells that no user requests, all before methods: lower bounds and exact attention, then others."""
+    if record.get("requested", True):
+        return None
+    return -2 if record.get("method") == LOWER_BOUND or record.get("family") == "exact" else -1
+
+
+def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
+    requested = plan.get("methods") or plan.get("of")
+    texts = [
+        [one.get("name"), one.get("options")] if isinstance(one, dict) else [one, {}]
+        for one in (requested if isinstance(requested, list) else ())
+    ]
+    return {json.dumps([name, options_text(options)]): place for place, (name, options) in enumerate(texts)}
+
+
+def _described(facts: Mapping[str, Any]) -> list[str]:
+    """A source's facts as lines, if the manifest has no lines of its own."""
+    known = {name: fact for name, fact in facts.items() if fact is not None and name != "fallback"}
+    lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in known.items()]
+    return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]
