@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The runs and figures of docs/results/rounding.md, into folders of the present one; about a day on two CPUs.
+# The runs and figures of docs/results/rounding.md.
 set -euo pipefail
 N="nystromformer nystromformer:n_iter=20 nystromformer:inverse=pinv nystromformer:inverse=pinv,rtol=0.01"
 S="skyformer:sampler=wor skyformer:inverse=cholesky,gamma=0.01,sampler=wor skyformer:inverse=schulz,sampler=wor"
