@@ -236,7 +236,7 @@ def table(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
 
 
 def counts(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
-    """Of each family, how many faults each layer catches, and how many it catches alone."""
+    """Of each family, how many faults each layer catches."""
     lines = [f"| family | faults | {' | '.join(LAYERS)} | all |", "| --- " * (len(LAYERS) + 3) + "|"]
     families = dict.fromkeys(fault.family for fault, _, _ in results)
     for family in (*families, "all"):
@@ -245,10 +245,7 @@ def counts(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
             for fault, actual, _ in results
             if family in ("all", fault.family)
         ]
-        row = []
-        for name in LAYERS:
-            alone = sum(by == {name} for by in caught)
-            row.append(f"{sum(name in by for by in caught)}" + (f" ({alone} alone)" if alone else ""))
+        row = [str(sum(name in by for by in caught)) for name in LAYERS]
         lines.append(f"| {family} | {len(caught)} | {' | '.join(row)} | {sum(map(bool, caught))} |")
     return "\n".join(lines)
 
@@ -292,7 +289,7 @@ The tests have four layers:
 
 {layers}
 
-A number counts the faults that a layer catches; `alone` are faults that no other layer catches.
+A number counts the faults that a layer catches.
 
 {conditions}
 
