@@ -22,6 +22,7 @@ but such a line, or where a model that goes round the interface is not refused.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,7 +58,7 @@ Made by `python benchmarks/architectures.py --write docs/reference/architectures
 in float32, on small seeded models. Each model goes through `doctor`, `error --layer all`, `inject`, and `inject --phase
 decode` with the full budget, so that every number is rounding: the distance of exact attention in float64 from the
 model's own, the error of `topk` with all keys, and drifts, which are at most {MODEL} times the model's own rounding.
-A number in brackets is a line below, which the command prints.
+A number in brackets is the beginning, below, of the line that the command prints.
 
 | architecture | layers with attention | mask and extras | largest number | refused |
 | --- | --- | --- | --- | --- |
@@ -173,14 +174,14 @@ def largest(session, metric: str) -> float | str:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown, and the lines that stand in place of numbers."""
+    """The rows in Markdown, and the beginnings of the lines that stand in place of numbers."""
     lines: dict[str, int] = {}
     text = ""
     for one in rows:
         numbers = [one.capture, *one.results.values()]
         largest = max((number for number in numbers if isinstance(number, float)), default=None)
         refused = [
-            f"{command} [{lines.setdefault(line, len(lines) + 1)}]"
+            f"{command} [{lines.setdefault(re.split(r'[;,] | \(', line)[0], len(lines) + 1)}]"
             for command, line in one.results.items()
             if isinstance(line, str)
         ]

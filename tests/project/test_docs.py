@@ -294,6 +294,14 @@ def test_the_schema_in_the_repository_is_that_of_the_rows_which_commands_write()
             assert not list(each[f"{command}.{line['kind']}"].iter_errors(line)), (file, line["kind"])
 
 
+def test_the_documentation_is_read_in_an_afternoon():
+    """Of the pages that people wrote; the build makes the others."""
+    made = {DOCS / "reference" / name for name in generated_pages()}
+    words = {page: len(page.read_text().split()) for page in DOCS.rglob("*.md") if page not in made}
+    longest = sorted(words, key=lambda page: -words[page])[:5]
+    assert sum(words.values()) <= 32_000, f"shorten {', '.join(page.name for page in longest)}"
+
+
 def test_the_metrics_page_has_every_metric_of_every_command():
     text = METRICS_PAGE.read_text()
     gated = [experiment(name).gated for name in EXPERIMENTS if experiment(name).gated is not None]
