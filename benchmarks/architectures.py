@@ -63,6 +63,7 @@ A number in brackets is the beginning, below, of the line that the command print
 | architecture | layers with attention | mask and extras | largest number | refused |
 | --- | --- | --- | --- | --- |
 """
+CLAUSE = re.compile(r"[;,] | \(")  # where the first clause of a line ends
 REFUSED = """
 Refused by name, because their attention does not go through transformers' interface: """
 
@@ -180,11 +181,11 @@ def table(rows: list[Row]) -> str:
     for one in rows:
         numbers = [one.capture, *one.results.values()]
         largest = max((number for number in numbers if isinstance(number, float)), default=None)
-        refused = [
-            f"{command} [{lines.setdefault(re.split(r'[;,] | \(', line)[0], len(lines) + 1)}]"
-            for command, line in one.results.items()
-            if isinstance(line, str)
-        ]
+        refused = []
+        for command, line in one.results.items():
+            if isinstance(line, str):
+                number = lines.setdefault(CLAUSE.split(line)[0], len(lines) + 1)
+                refused.append(f"{command} [{number}]")
         shown = "" if largest is None else f"{largest:.0e}"
         text += f"| {one.name} | {one.layers} | {one.masks} | {shown} | {', '.join(refused)} |\n"
     return text + "\n" + "".join(f"{number}. {line}\n" for line, number in lines.items())

@@ -71,7 +71,7 @@ def _result(rows: DataFrame) -> str:
     says = "The error has no clear relation to the condition number"
     if p < SMALL:
         says = f"The error {'grows' if rho > 0 else 'falls'} with the condition number"
-    return f"{says}: ρ = {rho:+.2f}, p = {p:.2g}, of {len(heads)} heads within {len(set(cores))} inverted cores."
+    return f"{says}: ρ = {rho:+.2f}, p = {p:.2g} ({len(heads)} heads, ranked within {len(set(cores))} cores)."
 
 
 def _notes(rows: DataFrame) -> list[str]:
