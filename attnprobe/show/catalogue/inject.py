@@ -209,9 +209,8 @@ def _over_local(rows: Rows) -> Any:
 
 def _damages(rows: Rows) -> list[str]:
     symbol = METRICS[_damage(rows)].title
-    return [
-        f"ρ is Spearman's correlation with the {symbol} of a layer or KV head replaced alone, over {LEAST_RANKED} or more"
-    ]
+    alone = "of a layer or KV head that is replaced alone"
+    return [f"ρ is Spearman's correlation with the {symbol} {alone}, over at least {LEAST_RANKED}"]
 
 
 def _beside(rows: Rows) -> Rows:
