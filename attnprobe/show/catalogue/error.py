@@ -37,7 +37,7 @@ def _medians(rows: Rows) -> str:
     names = rows[rows["requested"] & rows[ERROR].notna()]["name"].unique()
     if len(names) != 1:
         return ""
-    lines = summary(rows.query("status == 'ok'"), ["name", "d", "method", "target"], [ERROR])
+    lines: Rows = summary(rows.query("status == 'ok'"), ["name", "d", "method", "target"], [ERROR])
     own = [_median(line) for line in lines[lines["name"] == names[0]].to_dict("records")]
     floor = [_median(line) for line in lines.query(PLAIN_MEAN).to_dict("records")]
     beside = f" The mean of V in place of attention: {floor[0]}." if floor and floor != own else ""
