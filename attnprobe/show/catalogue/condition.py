@@ -101,7 +101,7 @@ def _step(step: int) -> Column:
 
 
 SMALL = 0.05  # the level of a claim
-WORDS = {"holds": "hold", "zero": "have a least one that is rounding", "violated": "violate it"}
+WORDS = {"holds": "hold", "zero": "have a smallest eigenvalue that is rounding", "violated": "violate it"}
 PLACE = ("source", "scale_inputs", "n")
 MATRIX = (
     Column("matrix", "matrix", words=SYMBOLS, priority=KEY, meaning="A, B, C, or a core"),

@@ -312,7 +312,7 @@ WORDS = replace(
 DECODED = replace(
     WORDS,
     name="decoded",
-    title="Divergence of the words behind a prompt",
+    title="KL divergence of predictions after the prompt",
     rows=f"{TOGETHER} and prefix.notna()",
     columns=(
         *(NAME, OF_BUDGET, KL, CHANGE, LOSS),
