@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     "QKV": "qkv",
@@ -61,6 +61,7 @@ _PUBLIC = {
     "method": "methods",
     "open_run": "show.page",
     "output_errors": "metrics",
+    "probe": "probing",
     "register_attention": "inject",
     "residual_errors": "metrics",
     "rounding_errors": "rounding",
@@ -93,6 +94,7 @@ __all__ = [
     "method",
     "open_run",
     "output_errors",
+    "probe",
     "register_attention",
     "residual_errors",
     "rounding_errors",
@@ -119,6 +121,7 @@ if TYPE_CHECKING:
         spectra,
     )
     from .operators import Operator
+    from .probing import probe
     from .qkv import QKV
     from .reference import exact
     from .rounding import rounding_errors

@@ -22,6 +22,7 @@ but such a line, or where a model that goes round the interface is not refused.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,19 +55,15 @@ VERSIONS = f"transformers {transformers.__version__} and torch {torch.__version_
 HEAD = f"""# Architectures
 
 Made by `python benchmarks/architectures.py --write docs/reference/architectures.md` with {VERSIONS}
-in float32, on small seeded models. Each model goes through `doctor`, `error --layer all`, and `inject` at once and with
-`--phase decode`. Methods have their full budget, so that every number is rounding. A number in brackets is a line
-below, which the command prints instead.
+in float32, on small seeded models. Each model goes through `doctor`, `error --layer all`, `inject`, and `inject --phase
+decode` with the full budget, so that every number is rounding: the distance of exact attention in float64 from the
+model's own, the error of `topk` with all keys, and drifts, which are at most {MODEL} times the model's own rounding.
+A number in brackets is the beginning, below, of the line that the command prints.
 
-- *capture*: the distance of exact attention, rebuilt in float64 from a padded batch, from the model's own, and that of
-  the outputs that `doctor` prints.
-- *error*: the largest error of `topk` with all keys. *inject*: the largest drift of `softmax` and of `topk` with all
-  keys. *decode*: the drift of `topk` and `h2o` with the whole prompt. A drift is at most {MODEL} times the model's own
-  rounding in float32, which is large in HRM.
-
-| architecture | layers with attention | mask and extras | capture | error | inject | decode |
-| --- | --- | --- | --- | --- | --- | --- |
+| architecture | layers with attention | mask and extras | largest number | refused |
+| --- | --- | --- | --- | --- |
 """
+CLAUSE = re.compile(r"[;,] | \(")  # where the first clause of a line ends
 REFUSED = """
 Refused by name, because their attention does not go through transformers' interface: """
 
@@ -178,18 +175,19 @@ def largest(session, metric: str) -> float | str:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown, and the lines that stand in place of numbers."""
+    """The rows in Markdown, and the beginnings of the lines that stand in place of numbers."""
     lines: dict[str, int] = {}
-
-    def cell(result: float | str) -> str:
-        return f"{result:.0e}" if isinstance(result, float) else f"[{lines.setdefault(result, len(lines) + 1)}]"
-
     text = ""
     for one in rows:
-        doctor = one.results["doctor"]
-        capture = cell(doctor if one.capture is None or isinstance(doctor, str) else max(one.capture, doctor))
-        others = " | ".join(cell(one.results[command]) for command in COMMANDS[1:])
-        text += f"| {one.name} | {one.layers} | {one.masks} | {capture} | {others} |\n"
+        numbers = [one.capture, *one.results.values()]
+        largest = max((number for number in numbers if isinstance(number, float)), default=None)
+        refused = []
+        for command, line in one.results.items():
+            if isinstance(line, str):
+                number = lines.setdefault(CLAUSE.split(line)[0], len(lines) + 1)
+                refused.append(f"{command} [{number}]")
+        shown = "" if largest is None else f"{largest:.0e}"
+        text += f"| {one.name} | {one.layers} | {one.masks} | {shown} | {', '.join(refused)} |\n"
     return text + "\n" + "".join(f"{number}. {line}\n" for line, number in lines.items())
 
 

@@ -86,7 +86,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
 
     >>> facts = {"model": "minilm", "weights": "pretrained", "text": "embedded"}
     >>> measured_words([{"source": facts, "layer": 0, "n": 512, "heads": list(range(12))}])
-    'MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package, layer 0, n = 512, 12 heads'
+    'MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package, layer 0, n = 512 tokens, 12 heads'
     """
     sources = [record.get("source") or {} for record in records]
     factors = sorted({scale_of(facts) for facts in sources})
@@ -97,7 +97,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
         sources_words(sources),
         "" if factors == [1] else f"scores x {', '.join(f'{factor:g}' for factor in factors)}",
         layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
-        f"n = {', '.join(map(str, lengths))}{_beyond_positions(sources, max(lengths, default=0))}",
+        f"n = {', '.join(map(str, lengths))} tokens{_beyond_positions(sources, max(lengths, default=0))}",
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
         "causal" if any(facts.get("causal") for facts in sources) else "",
         "sliding windows" if any(facts.get("sliding_window") for facts in sources) else "",

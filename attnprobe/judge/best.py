@@ -87,13 +87,14 @@ class Best:
 
         >>> duel = {"name": "a", "next": "b", "verdict": "better", "d": 8, "p_adjusted": 0.01, "test": "heads"}
         >>> Best.sentence([duel], "mean error")
-        'Smallest mean error: a at d = 8 (better than b, p = 0.01 by heads).'
+        'Smallest mean error: a at d = 8 (better than b, p = 0.01 over heads).'
         """
-        parts = []
+        budgets: dict[tuple[str, str], list[str]] = {}
         for duel in best:
-            p = "" if duel["p_adjusted"] is None else f", p = {duel['p_adjusted']:.2g} by {duel['test']}"
-            told = f"{TOLD.get(duel['verdict'], 'not told apart from')} {duel['next']}{p}"
-            parts.append(f"{duel['name']} at d = {duel['d']} ({told})")
+            p = "" if duel["p_adjusted"] is None else f", p = {duel['p_adjusted']:.2g} over {duel['test']}"
+            told = f"{TOLD.get(duel['verdict'], 'not shown better than')} {duel['next']}{p}"
+            budgets.setdefault((duel["name"], told), []).append(str(duel["d"]))
+        parts = [f"{name} at d = {', '.join(d)} ({told})" for (name, told), d in budgets.items()]
         return f"Smallest {title}: {'; '.join(parts)}." if parts else ""
 
     @staticmethod

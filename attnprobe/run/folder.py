@@ -95,7 +95,7 @@ def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None])
         if others:
             manifest["other_settings"] = sorted(others)  # a report can show only this run's records
     if others:
-        notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
+        notify(f"tables and figures show this command's settings alone; {path} keeps {len(others)} cells of others")
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class Ledger:
         groups = bundles(waiting, most)
         if self.resumed and (waiting or self.changes):
             others = "the others are measured now" if waiting else "nothing is measured"
-            changes = f" (other than in the last run there: {self.changes})" if self.changes else ""
+            changes = f"; this command differs from the last one there: {self.changes}" if self.changes else ""
             self.notify(f"{len(self.records)} of {self.total} cells are there already; {others}{changes}")
         if most < len(waiting):
             groups.sort(key=lambda bundle: -bundle[0].group.n)

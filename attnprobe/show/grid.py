@@ -72,8 +72,7 @@ class Grid:
     @property
     def caption(self) -> str:
         """The caption for a terminal."""
-        symbol = f", {METRICS[self.table.metric].symbol}" if self.table.metric else ""
-        return ": ".join(filter(None, [self.table.title + symbol, self.where]))
+        return ": ".join(filter(None, [self.table.title, self.where]))
 
     @property
     def flags(self) -> set[Flag]:

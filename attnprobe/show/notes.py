@@ -22,8 +22,8 @@ class Flag:
     style: str = "yellow"
 
 
-BAD = Flag("!", "includes bad rows (normaliser ≤ 0 or rounding)")
-ROUNDING = Flag("≈", "rounding decides it")
+BAD = Flag("!", "has bad rows: sum of weights ≤ 0 or lost to rounding")
+ROUNDING = Flag("≈", "decided by rounding")
 OVER = Flag(">", "uses more than d")
 FAILED = Flag("✗", "failed or diverged", "bold red")
 SKIPPED = Flag("–", "skipped", "dim")
@@ -46,15 +46,15 @@ def bold_rule(columns: Iterable[Column], rivals: Sequence[str]) -> str:
 
     >>> from attnprobe.show.table import Column
     >>> bold_rule([Column("mean", "drift.mean", best="smaller")], ["d"])
-    'the smallest mean at each d, of methods without a sign'
+    'smallest mean at each d among methods without a sign'
     >>> bold_rule([Column("d", "d.median", best="smaller")], ["epsilon", "layer", "n"])
-    'the smallest d at each ε, layer and n, of methods without a sign'
+    'smallest d at each ε, layer and n among methods without a sign'
     """
     every = [f"{BOLD[column.best]} {column.title}" for column in columns if column.best]
     best = every[0] if len(every) == 1 else "best of a column"
     symbols = [METRICS[name].symbol if name in METRICS else name for name in rivals]
     place = f" at each {' and '.join(filter(None, [', '.join(symbols[:-1]), symbols[-1]]))}" if symbols else ""
-    return f"the {best}{place}, of methods without a sign"
+    return f"{best}{place} among methods without a sign"
 
 
 def notes(grid: Grid, bold: str = "bold", hidden: Sequence[str] = ()) -> list[str]:

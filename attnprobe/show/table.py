@@ -149,7 +149,7 @@ class Column:
 METHOD = Column(
     "method",
     "name",
-    words={"vmean": "V-Mean (ref.)", "lower-bound": "lower bound"},
+    words={"vmean": "V-Mean (mean of V)", "lower-bound": "lower bound (rank d)"},
     priority=KEY,
     meaning="the method with its options; V-Mean replaces attention by the mean of V",
 )
@@ -170,7 +170,7 @@ class Table:
             have a line for each of their values.
         columns: those that are shown; those that are empty in all grids are left out. more: those that ``--columns``
             may name. Beside them it takes any ``METRIC.STAT``.
-        metric: the metric whose symbol the caption has. main: the name of the column that LaTeX pivots, methods × d.
+        metric: whose symbol a caption in LaTeX has. main: the name of the column that LaTeX pivots, methods × d.
         of_best: what the sentence above a grid calls the main metric, of which it names the best at each d.
         rivals: columns of ``by``: in a column with ``best``, lines that are equal in them compete. competes: a query of
             the summary for the lines that take part.

@@ -141,20 +141,28 @@ def rows_section(command: str, types: RowTypes) -> str:
 
 
 def records_schema() -> str:
-    """The JSON Schema of a line of any command."""
-    one_of, definitions = [], {}
+    """The JSON Schema of a line of any command: one schema for each kind, such as ``error.head``."""
+    lines, definitions = [], {}
     for command, shape in SHAPES.items():
         for kind, schema in shape.json_schemas().items():
-            prefix = f"{command}.{kind}"
-            one = json.loads(json.dumps(schema).replace("#/$defs/", f"#/$defs/{prefix}."))
-            definitions |= {f"{prefix}.{name}": part for name, part in one.pop("$defs", {}).items()}
-            if "command" in one["properties"]:
-                one["properties"]["command"] = {"const": command}
-            one_of.append(one)
+            line = without_titles(schema)
+            definitions |= line.pop("$defs", {})
+            if "command" in line["properties"]:
+                line["properties"]["command"] = {"const": command}
+            lines.append({"title": f"{command}.{kind}", **line})
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A record of attnprobe",
-        "anyOf": one_of,
+        "title": "A line of rows.jsonl",
+        "anyOf": lines,
         "$defs": definitions,
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def without_titles(schema: Any) -> Any:
+    """A schema without pydantic's titles, which only repeat the names of fields."""
+    if isinstance(schema, list):
+        return [without_titles(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: without_titles(part) for name, part in schema.items() if name != "title" or isinstance(part, dict)}

@@ -62,4 +62,4 @@ def test_what_was_measured_in_words(facts, words):
     last = ["causal"] * ("causal" in facts) + ["sliding windows"] * ("sliding_window" in facts)
     last += [f"queries {facts['queries']}"] if "queries" in facts else []
     scaled = ["scores x 2"] if "scale_inputs" in facts else []
-    assert measured_words(records) == ", ".join([words, *scaled, "layers 0-2, n = 32, 64, 1 head", *last])
+    assert measured_words(records) == ", ".join([words, *scaled, "layers 0-2, n = 32, 64 tokens, 1 head", *last])

@@ -179,7 +179,12 @@ def of_files(folder: Path) -> Table:
     numbers = {"n": 8, "layer": 0, "window": 0, "weights_seed": 0, "strict": False, "cache": False}
     words = {"weights": "pretrained", "split": "test", "positions": "segment", "device": "cpu", "dtype": "float32"}
     source = {"qkv": str(folder / "qkv.safetensors"), **names, **numbers, **words, "notify": lambda line: None}
-    return {"load_qkv": (attnprobe.load_qkv, source), "open_run": (attnprobe.open_run, {"path": run})}
+    small = partial(attnprobe.probe, qkv=source["qkv"], d=(2,), out=str(folder / "own"))
+    return {
+        "load_qkv": (attnprobe.load_qkv, source),
+        "open_run": (attnprobe.open_run, {"path": run}),
+        "probe": (small, {"command": "error"}),  # test_options has values of options
+    }
 
 
 def of_models() -> Table:

@@ -335,9 +335,7 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     code, out, err = command("compare", "r", "--pair", "window=topk", "--format", "json")
     rows = json.loads(out)["rows"]
     assert code == 0 and [(row["d"], row["heads"]) for row in rows] == [(8, 1)]
-    left_out = (
-        "attnprobe: r holds 7 records of other settings too, which are left out: the last command did not ask for "
-    )
+    left_out = "attnprobe: r has 7 cells of other settings, which are not shown: the last command did not ask for "
     left_out += "them; compare r/rows.jsonl takes all"
     assert err.splitlines()[0] == left_out
     code, out, err = command("compare", "r", "--pair", "window=skyformer")

@@ -282,6 +282,26 @@ def test_generated_pages_are_written_once(tmp_path):
     assert times == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
 
 
+def test_the_schema_in_the_repository_is_that_of_the_rows_which_commands_write():
+    text = (DOCS / "reference/records.schema.json").read_text()
+    assert text == generated_pages()["records.schema.json"], "run python docs/_extensions/generated.py"
+    schema = pytest.importorskip("jsonschema", reason="jsonschema is not installed").Draft202012Validator
+    each = {one["title"]: schema({**one, "$defs": json.loads(text)["$defs"]}) for one in json.loads(text)["anyOf"]}
+    for file in (ROOT / "tests/golden/runs").glob("*/rows.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        command = next(line["command"] for line in lines if line["kind"] == "cell")
+        for line in lines:
+            assert not list(each[f"{command}.{line['kind']}"].iter_errors(line)), (file, line["kind"])
+
+
+def test_the_documentation_is_read_in_an_afternoon():
+    """Of the pages that people wrote; the build makes the others."""
+    made = {DOCS / "reference" / name for name in generated_pages()}
+    words = {page: len(page.read_text().split()) for page in DOCS.rglob("*.md") if page not in made}
+    longest = sorted(words, key=lambda page: -words[page])[:5]
+    assert sum(words.values()) <= 32_000, f"shorten {', '.join(page.name for page in longest)}"
+
+
 def test_the_metrics_page_has_every_metric_of_every_command():
     text = METRICS_PAGE.read_text()
     gated = [experiment(name).gated for name in EXPERIMENTS if experiment(name).gated is not None]

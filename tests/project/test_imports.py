@@ -23,7 +23,7 @@ READS = {"errors", "files", "grammar", "frame/records"}
 SCIENCES = CORE | {"files", "machine", "methods", "metrics", "theorems", "rounding", "inputs", "inject"}
 MAY = {
     # for typing only
-    "__init__": CORE | {"measure", "inject", "methods", "metrics", "show/page", "rounding", "inputs"},
+    "__init__": CORE | {"measure", "inject", "methods", "metrics", "probing", "show/page", "rounding", "inputs"},
     "__main__": {"cli"},
     "errors": set(),
     "rng": set(),
@@ -47,6 +47,7 @@ MAY = {
     "frame": READS,
     "judge": READS | {"measure", "frame", "show"},
     "show": READS | {"frame", "operators/linalg"},
+    "probing": {"errors", "grammar", "measure", "show/page"},
     "show/page": READS | {"measure", "frame", "judge", "show"},
     "testing": CORE | {"methods"},
     "testing/packs": {"errors", "files", "rng", "inputs"},

@@ -1,5 +1,6 @@
 """What a wheel and an sdist hold: the package, its data, and a description that an index page can show."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,6 +46,19 @@ def built(tmp_path_factory):
     return unpacked, zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
+@pytest.fixture(scope="module")
+def borrowed(tmp_path_factory):
+    """A folder with the packages of this environment but attnprobe itself, which pip may find and remove."""
+    folder = tmp_path_factory.mktemp("borrowed")
+    for site in map(Path, sys.path):
+        if site.name not in ("site-packages", "dist-packages"):
+            continue
+        for package in site.iterdir():
+            if package.suffix != ".pth" and not package.name.startswith("attnprobe") and package.name != "pip":
+                (folder / package.name).is_symlink() or (folder / package.name).symlink_to(package)
+    return folder
+
+
 def build(place: Path, target: str, out: Path) -> None:
     words = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)]
     done = subprocess.run(words, cwd=place, capture_output=True, text=True)
@@ -54,7 +68,18 @@ def build(place: Path, target: str, out: Path) -> None:
 @in_checkout
 def test_the_sdist_has_what_belongs_to_it_and_no_stray_file(built):
     unpacked, _ = built
-    for name in ("attnprobe", "tests", "docs", "configs", "benchmarks", ".ci", "README.md", "LICENSE", "CITATION.cff"):
+    for name in (
+        "attnprobe",
+        "tests",
+        "docs",
+        "configs",
+        "benchmarks",
+        ".ci",
+        "README.md",
+        "LICENSE",
+        "CITATION.cff",
+        "AGENTS.md",
+    ):
         assert (unpacked / name).exists(), name
     for name in STRAY:
         assert not (unpacked / name).exists(), name
@@ -103,11 +128,44 @@ def test_the_index_page_has_links_that_need_no_files_beside_it(built):
 
 
 @in_checkout
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", ["wheel", "sdist"])
+def test_an_archive_installs_and_measures_in_a_fresh_environment(archive, built, borrowed, tmp_path):
+    """Outside of the repository and without network: packages are borrowed, pip looks at no index."""
+    _, wheel = built
+    file = Path(wheel.filename) if archive == "wheel" else next(Path(wheel.filename).parent.glob("*.tar.gz"))
+    fresh, here = tmp_path / "fresh", tmp_path / "here"
+    here.mkdir()
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env["HF_HUB_OFFLINE"] = "1"
+
+    def said(*words: str | Path) -> str:
+        done = subprocess.run([*map(str, words)], cwd=here, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    said(sys.executable, "-m", "venv", fresh)
+    [site] = fresh.glob("lib/python*/site-packages")
+    (site / "borrowed.pth").write_text(f"{borrowed}\n")
+    python, program = fresh / "bin/python", fresh / "bin/attnprobe"
+    said(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", file)
+    assert said(program, "--version").split()[-1] == attnprobe.__version__
+    assert Path(said(python, "-c", "import attnprobe; print(attnprobe.__file__)").strip()).is_relative_to(site)
+    said(program, "sweep", "smoke", "--dry-run")
+    table = said(program, "error", "--method", "skyformer", "--n", "256", "--d", "32", "--no-matrix", "--out", "run")
+    assert re.search(r"^skyformer +32 +0\.\d+", table, re.M)
+    frame = said(python, "-c", "import attnprobe; print(len(attnprobe.open_run('run').frame()))")
+    assert int(frame) >= 12
+
+
+@in_checkout
 def test_one_version_and_one_address():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = (ROOT / "CITATION.cff").read_text()
     assert project["urls"]["Repository"] == URL and f"repository-code: {URL}\n" in citation
     assert f"\nversion: {attnprobe.__version__}\n" in citation
+    [latest, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert latest == attnprobe.__version__
     assert "python-flint" in " ".join(project["optional-dependencies"]["test"])
 
 

@@ -209,7 +209,7 @@ def test_references_stand_last_and_methods_in_the_order_of_the_frame():
     frames = heads("vmean", [1.0], d=pd.NA), heads("b", [1.0]), heads("a", [1.0]), heads("b", [1.0], d=32)
     grid = one_grid(*frames)
     assert [tuple(keys.values()) for keys in grid.keys] == [("b", 16), ("a", 16), ("b", 32), ("vmean", None)]
-    assert [cell.value for cell in column_of(grid, "name")] == ["b", "a", "b", "V-Mean (ref.)"]
+    assert [cell.value for cell in column_of(grid, "name")] == ["b", "a", "b", "V-Mean (mean of V)"]
 
 
 # --- signs, bold cells, notes
@@ -262,10 +262,10 @@ def test_the_best_of_each_budget_is_bold_among_lines_without_a_sign():
     grid = one_grid(*frames)
     bold = [keys for keys, cell in zip(grid.keys, column_of(grid, MEAN.name), strict=True) if cell.bold]
     assert bold == [{"name": "best", "d": 16}]  # at d = 32 nothing competes
-    assert grid.rule == "the smallest mean at each d, of methods without a sign"
+    assert grid.rule == "smallest mean at each d among methods without a sign"
     assert one_grid(heads("a", [1.0])).rule == ""
     more = one_grid(*frames, columns=[MEAN, Column("max", f"{ERROR}.max", best="smaller")])
-    assert more.rule == "the best of a column at each d, of methods without a sign"
+    assert more.rule == "best of a column at each d among methods without a sign"
 
 
 def test_what_no_method_reaches_is_not_bold():
@@ -340,11 +340,11 @@ def test_the_default_table_of_errors_has_eight_columns(measured):
     (grid,) = grids(measured, HEADS)
     headings = [column.title for column in grid.columns]
     assert headings == [
-        *("method", "d", "median [p10 – p90]", "mean", "max", "median / V-Mean's", "‖E‖₂ / ‖B‖₂ median", "bad rows"),
+        *("method", "d", "median [p10 – p90]", "mean", "max", "median / V-Mean's", "matrix error median", "bad rows"),
     ]
     assert [cell.value for cell in column_of(grid, "name")] == [
         "skyformer",
-        "V-Mean (ref.)",
+        "V-Mean (mean of V)",
     ]  # no bound of 0
     median = measured.groupby("method")[ERROR].median()
     assert column_of(grid, "median_over_vmean")[0].value == pytest.approx(median["skyformer"] / median["vmean"])

@@ -236,7 +236,7 @@ def table(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
 
 
 def counts(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
-    """Of each family, how many faults each layer catches, and how many it catches alone."""
+    """Of each family, how many faults each layer catches."""
     lines = [f"| family | faults | {' | '.join(LAYERS)} | all |", "| --- " * (len(LAYERS) + 3) + "|"]
     families = dict.fromkeys(fault.family for fault, _, _ in results)
     for family in (*families, "all"):
@@ -245,10 +245,7 @@ def counts(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
             for fault, actual, _ in results
             if family in ("all", fault.family)
         ]
-        row = []
-        for name in LAYERS:
-            alone = sum(by == {name} for by in caught)
-            row.append(f"{sum(name in by for by in caught)}" + (f" ({alone} alone)" if alone else ""))
+        row = [str(sum(name in by for by in caught)) for name in LAYERS]
         lines.append(f"| {family} | {len(caught)} | {' | '.join(row)} | {sum(map(bool, caught))} |")
     return "\n".join(lines)
 
@@ -279,22 +276,20 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
     kinds = ", ".join(KINDS)
     return f"""# Planted faults
 
-Do the tests notice a wrong method? Each of {len(results)} faults is one wrong edit of the package. The command makes
-the edit in a copy of the package and runs the tests of that method there. It prints every fault with the first test
-that fails:
+Do the tests notice a wrong method? Each of {len(results)} faults is one wrong edit of the package. This command
+makes each edit in a copy of the package, and prints the first test that fails:
 
 ```sh
 python tests/support/mutation.py --jobs {jobs}
 ```
 
-`--write` rewrites this page. The faults are in `tests/support/faults.txt`. If no test catches a fault, the exit code
-is 1. Every family has a fault of each kind: {kinds}.
+The faults are in `tests/support/faults.txt`. Every family has a fault of each kind: {kinds}.
 
 The tests have four layers:
 
 {layers}
 
-A number counts the faults that a layer catches without the others; `alone` are those that no other layer catches.
+A number counts the faults that a layer catches.
 
 {conditions}
 

@@ -116,7 +116,7 @@ def of_last_command(read: ReadRecords[JsonObject], manifest: Manifest) -> ReadRe
 
 def left_out_note(path: str | os.PathLike[str], count: int) -> list[str]:
     """A line on the records of other settings in a run's folder, if there are some."""
-    return [f"{path} holds {count} records of other settings too, which are left out"] if count else []
+    return [f"{path} has {count} cells of other settings, which are not shown"] if count else []
 
 
 def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:

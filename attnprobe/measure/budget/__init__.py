@@ -66,7 +66,7 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
         choose="a relative width above 0 and below 1, such as 0.001",
     )
     seed: int = opt(0, "The first seed.")
-    repeats: int = opt(20, "Seeds of random methods, from --seed on.", between=(1, MOST))
+    repeats: int = opt(20, "Number of seeds of random methods, from --seed on.", between=(1, MOST))
 
 
 @dataclass(frozen=True, kw_only=True)

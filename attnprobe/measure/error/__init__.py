@@ -31,15 +31,15 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer",),
-        "Methods with options; torch:KERNEL, FILE.py:FN and all as well. [default: skyformer]",
+        "Methods with options, also torch:KERNEL, FILE.py:FN or all. [default: skyformer]",
         "NAME[:k=v,…],…",
     )
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "Seed of random draws.")
-    repeats: int = opt(1, "Seeds of random methods, from --seed on.", between=(1, MOST))
+    repeats: int = opt(1, "Number of seeds of random methods, from --seed on.", between=(1, MOST))
     matrix: bool = opt(
         True,
-        "Measure matrix errors too, norms of B - B~: most of the time.",
+        "Measure matrix errors too: norms of B - B~, which take most time.",
         flag="--matrix/--no-matrix",
         measures=("matrix_",),
     )

@@ -158,7 +158,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     lines: bool = placed(False, "Read lines of the text instead of windows of n tokens.")
     batch: int = placed(1, "Windows in one forward pass.", between=(1, MOST))
     seed: int = opt(0, "Seed of random draws and of masked words.")
-    repeats: int = opt(1, "Seeds of random methods, from --seed on.", between=(1, MOST))
+    repeats: int = opt(1, "Number of seeds of random methods, from --seed on.", between=(1, MOST))
     arithmetic: tuple[str, ...] | None = opt(
         None,
         "Also run each method in the arithmetic of these formats, such as bf16.",

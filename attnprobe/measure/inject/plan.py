@@ -234,7 +234,7 @@ def why_not_planned(request: MethodRequest, d: int | None, by: str) -> str | Non
         return f"{request.label}:allocation={request.options['allocation']} divides the keys of heads itself"
     if entry.stored(d, request.options).evicts:
         known = by != "mass" or entry.family in KEYED
-        return None if known else f"{request.label} has no lost mass, as weights may be of no key"
+        return None if known else f"{request.label} may have weights of no key, so that its lost mass is unknown"
     if entry.family == "user":
         claim = "storage=attnprobe.Storage(evicts=True), see docs/guide/add-a-method.md"
         return f"{request.label} does not say that keys leave the cache (claim {claim})"

@@ -37,7 +37,7 @@ class Folder:
     retry_failed: bool = in_run(False, "Measure failed cells of --out again.")
     cell_timeout: float | None = in_run(
         None,
-        "Time limit of a cell; one that takes longer fails, and the run goes on.",
+        "Time limit of a cell; a slower cell fails, and the run continues.",
         metavar="SECONDS",
         inside=(0, LONGEST),
         choose=f"seconds above 0 and below {LONGEST:g}",

@@ -26,7 +26,7 @@ def _result(rows: DataFrame) -> str:
     """How many promises have which verdict, head by head."""
     counts = rows["verdict"].value_counts()
     parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if verdict in counts]
-    return f"{counts.sum()} promises, each of one head: {', '.join(parts)}." if parts else ""
+    return f"Promises, one for each head, ε and δ: {', '.join(parts)} of {counts.sum()}." if parts else ""
 
 
 def _too_few(rows: DataFrame) -> list[str]:

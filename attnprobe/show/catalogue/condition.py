@@ -71,7 +71,7 @@ def _result(rows: DataFrame) -> str:
     says = "The error has no clear relation to the condition number"
     if p < SMALL:
         says = f"The error {'grows' if rho > 0 else 'falls'} with the condition number"
-    return f"{says}: ρ = {rho:+.2f}, p = {p:.2g}, of {len(heads)} heads within {len(set(cores))} inverted cores."
+    return f"{says}: ρ = {rho:+.2f}, p = {p:.2g} ({len(heads)} heads, ranked within {len(set(cores))} cores)."
 
 
 def _notes(rows: DataFrame) -> list[str]:
@@ -101,7 +101,7 @@ def _step(step: int) -> Column:
 
 
 SMALL = 0.05  # the level of a claim
-WORDS = {"holds": "hold", "zero": "have a least one that is rounding", "violated": "violate it"}
+WORDS = {"holds": "hold", "zero": "have a smallest eigenvalue that is rounding", "violated": "violate it"}
 PLACE = ("source", "scale_inputs", "n")
 MATRIX = (
     Column("matrix", "matrix", words=SYMBOLS, priority=KEY, meaning="A, B, C, or a core"),

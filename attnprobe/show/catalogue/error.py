@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import Any
+
 from ...frame import Rows
 from ...frame.rows import YARDSTICKS
+from ...frame.summary import summary
 from ..figure import Figure, Guide
+from ..grid import plain
 from ..table import BUDGET, KEY, METHOD, SOUND, Column, Table, ratio_to
+from ..writers.text import number
 from .inputs import repeated
 
 ERROR = "output_spectral_relative"
 PLACE = ("source", "scale_inputs", "n", "target")
 MEASURED = "kernel_dtype.isna()"  # kernels of exact attention have a table of their own
+PLAIN_MEAN = "method == 'vmean' and target == 'softmax'"
 RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
 
 
@@ -23,9 +30,28 @@ def _notes(rows: Rows) -> list[str]:
     return found
 
 
+def _medians(rows: Rows) -> str:
+    """The median errors of a method that is measured alone, beside V-Mean's; of several methods the best is named."""
+    if not {"requested", ERROR} <= {*rows}:
+        return ""  # nothing was measured
+    names = rows[rows["requested"] & rows[ERROR].notna()]["name"].unique()
+    if len(names) != 1:
+        return ""
+    lines: Rows = summary(rows.query("status == 'ok'"), ["name", "d", "method", "target"], [ERROR])
+    own = [_median(line) for line in lines[lines["name"] == names[0]].to_dict("records")]
+    floor = [_median(line) for line in lines.query(PLAIN_MEAN).to_dict("records")]
+    beside = f" The mean of V in place of attention: {floor[0]}." if floor and floor != own else ""
+    return f"Median error of {names[0]}: {', '.join(own)}.{beside}"
+
+
+def _median(line: Mapping[Hashable, Any]) -> str:
+    d = "" if plain(line["d"]) is None else f" at d = {line['d']}"
+    return f"{'≈' if line.get(f'{ERROR}.median.fragile') else ''}{number(line[f'{ERROR}.median'])}{d}"
+
+
 HEADS = Table(
     "error",
-    "Relative error of the output",
+    "Relative error of the output (0 is exact attention)",
     rows=f"{MEASURED} and not (method == 'lower-bound' and output_spectral == 0)",
     each=PLACE,
     by=("name", "d"),
@@ -35,6 +61,7 @@ HEADS = Table(
     of_best="mean error",
     rivals=("d",),
     competes=RIVALS,
+    sentence=_medians,
     notes=_notes,
     columns=(
         METHOD,
@@ -44,12 +71,18 @@ HEADS = Table(
         Column("max", f"{ERROR}.max", priority=4),
         Column(
             "median /\nV-Mean's",
-            ratio_to(f"{ERROR}.median", "method == 'vmean' and target == 'softmax'"),
+            ratio_to(f"{ERROR}.median", PLAIN_MEAN),
             name="median_over_vmean",
             meaning="the median over that of V-Mean, which costs nothing: from 1 on a method is of no use",
             priority=6,
         ),
-        Column("‖E‖₂ / ‖B‖₂\nmedian", "matrix_spectral_relative.median", flag="matrix_open.max", priority=3),
+        Column(
+            "matrix error\nmedian",
+            "matrix_spectral_relative.median",
+            flag="matrix_open.max",
+            priority=3,
+            tex=r"$\|E\|_2 / \|B\|_2$ median",
+        ),
         Column("bad\nrows", "bad_rows.sum", digits=0, priority=5),
     ),
     more=(

@@ -64,7 +64,7 @@ def _notes(rows: Rows) -> list[str]:
     found += _replaced(rows[~rows["reference"]])
     kept = rows[["layers", "budget_exact", "budget_heads"]].dropna().drop_duplicates()
     found += [
-        f"layers {layers}: {exact} of {heads} heads keep exact attention, for which no budget was enough"
+        f"layers {layers}: {exact} of {heads} heads keep exact attention: no budget was enough"
         for layers, exact, heads in kept.itertuples(index=False)
         if exact
     ]
@@ -103,8 +103,8 @@ def _notes_of_prompts(rows: Rows) -> list[str]:
     lost = measured["lost_mass"] if "lost_mass" in measured else measured["n"].where(measured["n"] < 0)
     known = lost.notna().groupby(measured["name"], sort=False).any()
     names = ", ".join(map(str, known.index[~known]))
-    unknown = f"{names}: no lost mass, as weights may be of no key; kept and read are what the method states, or the "
-    return [*_notes(rows), *([f"{unknown}whole prompt"] if names else [])]
+    unknown = f"{names}: the lost mass is unknown; kept and read are what the method states, else the whole prompt"
+    return [*_notes(rows), *([unknown] if names else [])]
 
 
 def _extreme(best: bool, number: str) -> Callable[[Rows], Any]:
@@ -202,7 +202,8 @@ def _over_local(rows: Rows) -> Any:
 
 def _damages(rows: Rows) -> list[str]:
     symbol = METRICS[_damage(rows)].title
-    return [f"ρ is Spearman's correlation with the {symbol} that a place causes alone, over at least {LEAST_RANKED}"]
+    alone = "of a layer or KV head that is replaced alone"
+    return [f"ρ is Spearman's correlation with the {symbol} {alone}, over at least {LEAST_RANKED}"]
 
 
 def _beside(rows: Rows) -> Rows:
@@ -304,7 +305,7 @@ WORDS = replace(
 DECODED = replace(
     WORDS,
     name="decoded",
-    title="Divergence of the words behind a prompt",
+    title="KL divergence of predictions after the prompt",
     rows=f"{TOGETHER} and prefix.notna()",
     columns=(
         *(NAME, OF_BUDGET, KL, CHANGE, LOSS),

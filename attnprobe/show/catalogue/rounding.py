@@ -46,7 +46,7 @@ def _result(rows: DataFrame) -> str:
         safe = [str(name) for name, of_method in methods if is_safe(of_method)]
         named = ", ".join(safe[:6]) + (" …" if len(safe) > 6 else "")
         sentences.append(f"{format}: {named}" if safe else f"{format}: none")
-    return f"Rounding keeps to its goal in 90 % of the heads of: {'; '.join(sentences)}."
+    return f"Methods whose rounding stays within its goal in 90 % of heads: {'; '.join(sentences)}."
 
 
 def _notes(rows: DataFrame) -> list[str]:

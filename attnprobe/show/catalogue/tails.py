@@ -101,7 +101,7 @@ QUANTILES = {  # by metric: the heading, the share of tokens, the priority
 }
 TAILS = Table(
     "tails",
-    "Tail of the divergence over single tokens behind a prompt",
+    "KL divergence of single tokens after the prompt",
     kind="step",
     prepared=_tokens,
     rows=OF_TOKENS,

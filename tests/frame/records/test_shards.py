@@ -133,10 +133,10 @@ def test_records_of_other_settings_are_told_and_those_of_other_shards_are_not(fi
     measure_errors(request(file, out, d=(6,)))
     for index in ("1/2", "2/2"):
         measure_errors(request(file, out, shard=index), notify=notes.append)
-    [line] = {line for line in notes if "of other settings" in line}
+    [line] = {line for line in notes if "settings alone" in line}
     shown = open_run(out)
     other = sum(one["d"] == 6 for one in read_records(out))
-    assert f"holds {other} records" in line and shown.left_out[0] == other
+    assert f"keeps {other} cells of others" in line and shown.left_out[0] == other
     assert {one["d"] for one in shown.everything} == {4, None}
 
 

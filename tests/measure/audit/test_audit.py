@@ -200,7 +200,7 @@ def test_the_command_shows_verdicts_and_gates_them(run, file):
     args += ["--repeats", "100", "--delta", "0.05"]
     code, out, err = run(*args, "--out", "r", "--plot")
     assert code == 0, err
-    assert "2 promises, each of one head: 2 violated." in out
+    assert "Promises, one for each head, ε and δ: 2 violated of 2." in out
     assert (file.parent / "r/figures/calibration.svg").exists()
     code, _, err = run(*args, "--out", "r", "--fail-above", "violated=0")
     assert code == 1 and "violated.mean <= 0" in err

@@ -511,7 +511,7 @@ def test_the_sentence_ranks_heads_within_their_core(sign, word):
     ]
     grid, _ = cells(pd.concat(rows))
     assert grid.sentence.startswith(f"The error {word} with the condition number: ρ = {sign:+d}.00, p = ")
-    assert grid.sentence.endswith("of 32 heads within 2 inverted cores.")
+    assert grid.sentence.endswith("(32 heads, ranked within 2 cores).")
     beside = pd.concat([matrices(ranks, ranks, inverted=False), matrices([1.0, math.inf], [1.0, 2.0])])
     assert not cells(beside)[0].sentence  # of regular heads of inverted cores, of which there is one
 

@@ -124,7 +124,7 @@ def test_vmean_and_bounds_stand_apart():
     assert (vmean["d"], vmean["reference"], vmean["requested"]) == (None, True, False)
     for grid in shown_of(a_run()).tables:
         names = [line[0].value for line in grid.cells]
-        assert names[-1] == "V-Mean (ref.)" or "lower bound" in names[-3:], "references stand last"
+        assert names[-1] == "V-Mean (mean of V)" or "lower bound (rank d)" in names[-3:], "references stand last"
 
 
 def test_csv_reads_back_to_the_last_digit():
@@ -155,7 +155,7 @@ def test_the_default_table_has_eight_columns_and_three_lines_of_notes():
     lines = text.splitlines()
     (grid,) = shown_of(records).tables
     assert len(grid.columns) == 8 and max(map(len, lines)) <= 100
-    last = next(number for number, line in enumerate(lines) if "V-Mean (ref.)" in line)
+    last = next(number for number, line in enumerate(lines) if "V-Mean (mean of V)" in line)
     assert len(lines[last + 1 :]) <= 3, text
 
 

@@ -592,7 +592,7 @@ def test_a_plan_is_made_for_every_policy_that_drops_keys_and_says_for_which_it_i
     args += ["--dry-run", "--plan", "mass", "--method"]
     code, _, err = run("inject", *args, f"{own}:evicting,{own}:plain,topk,knorm,knorm:allocation=ada")
     assert code == 0 and [line.partition(" where ")[2] for line in err.splitlines() if "plan=mass" in line] == [
-        "own.py:evicting has no lost mass, as weights may be of no key",
+        "own.py:evicting may have weights of no key, so that its lost mass is unknown",
         "own.py:plain does not say that keys leave the cache (claim storage=attnprobe.Storage(evicts=True), see "
         "docs/guide/add-a-method.md)",
         "topk keeps the whole prompt",

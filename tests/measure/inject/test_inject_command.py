@@ -355,7 +355,7 @@ def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, t
     """Its rows were compared with those of sound methods, without a mark."""
     methods = "skyformer,skyformer:guard=sampled,nystromformer"
     code, out, _ = inject("bert", "--method", methods, "--windows", 3, "--d", 20, "--out", "r")
-    assert code == 0 and "! skyformer " in out and "! includes bad rows" in out and out.count("! ") == 2
+    assert code == 0 and "! skyformer " in out and "! has bad rows" in out and out.count("! ") == 2
     [shown] = views(open_run("r"))
     [grid] = shown.tables
     bold = [line[0].value for line in grid.cells if any(cell.bold for cell in line)]
