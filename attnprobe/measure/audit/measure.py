@@ -263,7 +263,7 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
         work += heads * REPEAT + self.request.matrix * norms
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
-    def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan, request = self.plan_of(place), self.request
         assert cell.request is not None
         if (why := refused(cell.request, plan.target, inputs.n_k, cell.d)) is not None:

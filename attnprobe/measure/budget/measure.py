@@ -86,7 +86,7 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
         except Unsupported:
             return []
 
-    def one(self, place: Place, cell: Cell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: Cell, inputs: QKV, result: Result) -> None:
         at, done = "", 0.0
         usual = self.work(place, cell)[0]
 

@@ -62,7 +62,7 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
         work, size = work_of_method(n, cell.d, heads, cell.request.entry.cost)
         return work * (1 if self.request.amplification is None else EMULATED), size
 
-    def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)
         if cell.request is None:
             result |= _exact(self.request, inputs, self.head_numbers(place))

@@ -117,8 +117,9 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
             "family": "lower bound" if bound else cell.request.entry.family,
         }
 
-    def counts(self, place: Place, layer: int) -> bool:  # matrix errors need the norms, which are most of it
-        return super().counts(place, layer) or (self.request.matrix and not self.request.input_statistics)
+    def measures_statistics(self, place: Place, layer: int) -> bool:
+        # matrix errors need the norms of the exact matrix, which are most of the work of the statistics
+        return super().measures_statistics(place, layer) or (self.request.matrix and not self.request.input_statistics)
 
     def work(self, place: Place, cell: Cell) -> Cost:
         if cell.request.name == LOWER_BOUND:

@@ -151,7 +151,7 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
     def work(self, place: Place, cell: _Cell) -> Cost:
         return work_of_decompositions(place.group.n, heads=1, matrices=1)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         request, qkv, begin = self.request, inputs.select([cell.head]), perf_counter()
         if (why := _refused(cell.of, request.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)

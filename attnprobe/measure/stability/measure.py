@@ -112,7 +112,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         each, size = work_of_method(length, cell.d or length // 4, len(HEADS), cell.request.entry.cost)
         return 2 * self.request.steps * task.batch * task.pairs * LAYERS * each, size
 
-    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Result) -> None:
         if (why := unsupported_reason(cell.request, cell.target, inputs, cell.d)) is not None:
             raise Unsupported(why)
         request, steps = self.request, []

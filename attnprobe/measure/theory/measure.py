@@ -88,7 +88,7 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
         once, more_bytes = work_of_method(n, max(plan.d), heads, cell.request.entry.cost, matrix=True)
         return work + plan.repeats * len(plan.d) * once, size + more_bytes
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         _check(self.question, cell.theorem, cell.request, self.plan_of(place), inputs, result)
 
 
