@@ -79,7 +79,6 @@ def work_of_method(
     work += rows * heads * ROWS * scores
     size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:
-        # a pass over B holds one block of its rows
         return work + work_of_passes(n, d, heads) * queries / n, size + 2.0**26
     return work, size
 
