@@ -236,10 +236,10 @@ class _Bench:
         errors_of_cells = self._matrix_errors(list(operators.values()), show)
         for number, errors in zip(operators, errors_of_cells, strict=True):
             if isinstance(errors, Attempt):
-                results[number] |= {"status": "failed", "reason": f"matrix errors: {errors.reason}"}
+                results[number].update(status="failed", reason=f"matrix errors: {errors.reason}")
             else:
                 measured = {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
-                columns[number] |= _listed(measured) | {"matrix_kind": errors.kind, "matrix_open": errors.open}
+                columns[number].update(_listed(measured), matrix_kind=errors.kind, matrix_open=errors.open)
                 results[number]["matrix_tol"] = self.tol
 
     def _share_of_method(self, cell: Cell) -> float:
