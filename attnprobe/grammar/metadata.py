@@ -30,7 +30,7 @@ def _truth(value: Any) -> Any:
 
 
 def _number(value: Any, kind: type) -> Any:
-    """The number that a text has; other values, and texts without one, as they are."""
+    """The number that a text stands for. Other values, and texts that are no number, stay as they are."""
     try:
         return kind(value) if isinstance(value, str) and "_" not in value else value  # Python reads 1_0 as 10
     except ValueError:

@@ -136,7 +136,7 @@ class Option:
     def text(self, value: object) -> Any:
         """A value as text for the command line.
 
-        >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, what: ())
+        >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, called: ())
         >>> option.text(option.default)
         '64,128'
         """
