@@ -33,16 +33,16 @@ from .looks import (
     tint,
     value_of,
 )
-from .points import LOST, VALUE, Data, Panel
+from .points import LOST, VALUE, Data, Panel, ceil_div
 
-FEWEST = {"correlation": LEAST_RANKED, "exponent": 2}  # places of points that a note is of
-FEW = 12  # points of a line, each with its marker
-MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to that of the next line, of the axes
-OPAQUE = 0.13  # of bands
-SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # marks of more series than that would cover one another
-LETTERS = 5.5  # of cells' numbers, where there is room for one name
-CORNER = 0.34  # of a cell, from its number to a flag
-LIGHT = 0.9  # of every part of a pale colour
+FEWEST = {"correlation": LEAST_RANKED, "exponent": 2}  # a note needs points at so many different values
+FEW = 12  # a line of up to so many points has a marker at each
+MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to the next line's, as shares of the axes
+OPAQUE = 0.13  # the opacity of bands
+SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # these marks of more series would cover one another
+LETTERS = 5.5  # the letters of numbers that fit into the width of one name
+CORNER = 0.34  # from a cell's number to its flag, as a share of the cell
+LIGHT = 0.9  # the least red, green and blue of a pale colour
 INSET = 0.08  # of an axis: from its ends to the points of a series from end to end
 
 
@@ -203,8 +203,8 @@ class Brush:
         if len(points) > FEW and "line" in self.figure.marks:
             return
         scale = opaque = 0.75 if EACH in self.figure.points else 1.0
-        for size, some in self._by_size(points):
-            for fill, part in self._by_flag(some):
+        for size, of_size in self._by_size(points):
+            for fill, part in self._by_flag(of_size):
                 look = {"alpha": opaque, "zorder": 3, **filled(series.look.marker or "o", fill, series.look.colour)}
                 if series.faint:
                     look |= {"zorder": 1.2, **filled("o", "full", PALE)}
@@ -285,10 +285,10 @@ class Brush:
         values, colour = self.panel.overlay, self.figure.colour
         look = {"linestyle": (0, (1, 1)), "linewidth": 0.9, "markerfacecolor": "white"}
         for name in self.data.names if len(values) else ():
-            some = values[values[colour] == name].sort_values(self.panel.along)
+            of_series = values[values[colour] == name].sort_values(self.panel.along)
             own = self.looks[name]
-            of_method = look | {"color": own.colour, "marker": own.marker or "o"}
-            self.plot(some[self.panel.along], some[self.panel.measured], **of_method)
+            look_of_series = look | {"color": own.colour, "marker": own.marker or "o"}
+            self.plot(of_series[self.panel.along], of_series[self.panel.measured], **look_of_series)
         if self.data.overlay is not None:
             drawn = {number for panel in self.data.panels if len(panel.overlay) for number in panel.overlay[VALUE]}
             words = f"paper ({len(drawn)} of {len(self.data.overlay)} values)"
@@ -351,11 +351,13 @@ class Brush:
                 others[figure.flags[flag]] = drawn_as(linestyle="", **filled("o", fill))
 
     def _is_beyond(self, points: Rows) -> Any:
+        """Whether each point lies beyond the ends of an axis."""
         value, along = (points[name].to_numpy(float) for name in ("value", "along"))
         sides = [(value < self.values[0]) | (value > self.values[1]), (along < self.along[0]) | (along > self.along[1])]
         return sides[0] | sides[1]
 
     def _sizes(self) -> list[float]:
+        """The size of a marker for each value of the column of sizes; empty if it has one value."""
         base, count = rcParams["lines.markersize"], len(self.data.sizes)
         return [base * (0.65 + 0.9 * number / (count - 1)) for number in range(count)] if count > 1 else []
 
@@ -387,7 +389,7 @@ def filled(marker: str, fill: str, colour: Any = GREY) -> dict[str, Any]:
 
 
 def spread(low: str, high: str) -> str:
-    """What a legend calls two statistics.
+    """Two statistics in the words of a legend.
 
     >>> spread("p10", "p90"), spread("low95", "high95"), spread("min", "max")
     ('p10 – p90', '95 % interval', 'minimum – maximum')
@@ -397,7 +399,7 @@ def spread(low: str, high: str) -> str:
 
 
 def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, most: int) -> None:
-    """A heat map: a cell for each x and y, with the colour of its value, and at most so many names below."""
+    """Draw a heat map: a cell for each x and y, with the colour of its value. Below are at most ``most`` names."""
     figure, y = data.figure, str(data.figure.y)
     columns, lines = data.words(figure.x), data.words(y)
     places = {"column": data.slots(panel.points[figure.x], figure.x), "line": data.slots(panel.points[y], y)}
@@ -409,7 +411,7 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, 
     axis.spines[:].set_visible(figure.square)
     axis.grid(False)
     axis.tick_params(length=0)
-    step = -(-len(columns) // most)
+    step = ceil_div(len(columns), most)
     if figure.square:
         axis.set(xticks=[], yticks=[])
     else:
@@ -417,15 +419,15 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, 
         axis.set_yticks(range(len(lines)), [folded(text_of(line, y)) for line in lines])
     beside = CORNER if "number" in figure.marks else 0.0
     for flag, fill in zip(figure.flags, FLAGGED, strict=False):
-        some = points[points[flag]]
+        flagged = points[points[flag]]
         look = {"markersize": 0.7 * rcParams["lines.markersize"], "linestyle": "", **filled("o", fill)}
-        axis.plot(some["column"] + beside, some["line"] - beside, **look)
-        if len(some):
+        axis.plot(flagged["column"] + beside, flagged["line"] - beside, **look)
+        if len(flagged):
             legend.others[figure.flags[flag]] = drawn_as(**look)
     numbers = points[np.isfinite(points["value"])] if "number" in figure.marks else points.iloc[:0]
     texts = [f"{value:g}" for value in numbers["value"]]
     if len(columns) * max(map(len, texts), default=0) > LETTERS * most:
-        texts = []  # cells are too narrow for them
+        texts = []  # the cells are too narrow for numbers
     for column, line, value, text in zip(numbers["column"], numbers["line"], numbers["value"], texts, strict=False):
         look = {"ha": "center", "va": "center", "fontsize": 0.85 * size_of("ytick.labelsize")}
         axis.text(column, line, text, color="white" if norm(value) > 0.6 else "black", **look)

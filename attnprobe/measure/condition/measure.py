@@ -116,7 +116,7 @@ def _cores(
 
     approx = run(qkv)
     errors: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
-    if "guarded_rows" not in approx.diagnostics:  # a guard replaces these rows
+    if "guarded_rows" not in approx.diagnostics:  # a guard replaces bad rows, and there are none to count
         errors[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()
     rows = result["rows"] = head_rows(heads, errors)
     changes = []
@@ -153,7 +153,8 @@ def _core_rows(
         low, high, verdicts = lemma3_interval(core.matrix)
         further |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
     if request.sensitivity:
-        factor = torch.exp(-2 * core.log_scale).cpu()  # Z of exp(-s) M is exp(s) Z, and so is each side's change
+        # the core is exp(-s) M: its inverse is exp(s) Z, and so is the change of either side
+        factor = torch.exp(-2 * core.log_scale).cpu()
         gradients = iteration_gradient(core.matrix, core.start) * factor
         further["gradient_six"] = [*map(_unbounded, gradients.tolist())]
     name = {"matrix": core.name, "inverted": core.inverted}
@@ -185,10 +186,10 @@ def _condition_rows(measured: Condition, facts: JsonObject) -> list[JsonObject]:
         "cond_eff": _unbounded(measured.cond_eff),
         "cond_half": _unbounded(measured.cond_at(half)),
     }
-    place = {"kind": "at", "head": facts["head"], "matrix": facts["matrix"]}
+    matrix = {"kind": "at", "head": facts["head"], "matrix": facts["matrix"]}
     ranks = sorted({2**power for power in range(size.bit_length())} | {half})
-    at = [{**place, "k": rank, "cond_at": _unbounded(measured.cond_at(rank))} for rank in ranks]
-    return [{"kind": "matrix", **facts, **numbers}, *at]
+    at_ranks = [{**matrix, "k": rank, "cond_at": _unbounded(measured.cond_at(rank))} for rank in ranks]
+    return [{"kind": "matrix", **facts, **numbers}, *at_ranks]
 
 
 def _trials(matrix: str, heads: Sequence[int], changes: torch.Tensor) -> list[JsonObject]:
@@ -201,5 +202,5 @@ def _trials(matrix: str, heads: Sequence[int], changes: torch.Tensor) -> list[Js
 
 
 def _unbounded(value: float | None) -> float:
-    """The number; infinite where rounding or an overflow leaves none."""
+    """The number; infinite if rounding or an overflow leaves no number."""
     return math.inf if value is None or math.isnan(value) else value
