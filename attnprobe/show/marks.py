@@ -43,7 +43,7 @@ SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # these marks of more series
 LETTERS = 5.5  # the letters of numbers that fit into the width of one name
 CORNER = 0.34  # from a cell's number to its flag, as a share of the cell
 LIGHT = 0.9  # the least red, green and blue of a pale colour
-INSET = 0.08  # of an axis: from its ends to the points of a series from end to end
+INSET = 0.08  # from an axis's ends to the points of a series that runs from end to end, as a share of the axis
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Series:
     """The points of one series of a panel, in one shade.
 
     Attributes:
-        look: of the points; own: of the series. rows: of the whole series. faint: whether it is a background.
+        look: of the points, which may have a shade. own: the look of the series. rows: of the whole series.
+        faint: whether the series stands in the background. reference: whether it is a yardstick.
     """
 
     name: Any
@@ -64,7 +65,7 @@ class Series:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is a line from end to end: a method without d, or a yardstick of one value."""
+        """Whether the series is a line from end to end: a method without d, or a yardstick of one value."""
         return bool(self.points["along"].isna().all()) or (self.reference and len(self.points) == 1)
 
     @property
@@ -74,7 +75,12 @@ class Series:
 
 @dataclass
 class Legend:
-    """What the marks of a sheet mean: `series` by name, and `others` by their words."""
+    """The meaning of the marks of a sheet.
+
+    Attributes:
+        series: the handle of each series, by name. others: handles of other marks, by their words.
+        points: of each series, for its note. outside: how many points of a series lie beyond an axis.
+    """
 
     series: dict[Any, Any] = field(default_factory=dict)
     points: dict[Any, list[Rows]] = field(default_factory=dict)
@@ -86,7 +92,8 @@ class Legend:
         found = {}
         for name in sorted(self.series, key=lambda name: names.index(name) if name in names else len(names)):
             beside = [noted(note, self.points.get(name, []))]
-            beside += [f"{self.outside[name]} outside"] if self.outside[name] else []
+            if self.outside[name]:
+                beside.append(f"{self.outside[name]} outside")
             words = "; ".join(filter(None, beside))
             found[value_of(column, name) + (f" ({words})" if words else "")] = self.series[name]
         return found | self.others
@@ -95,7 +102,8 @@ class Legend:
 def noted(note: str, groups: Sequence[Rows]) -> str:
     """Spearman's ρ of the points of a series, or the exponent of the fit y ~ x^b, with the least exact digits."""
     along, value = (
-        np.concatenate([np.empty(0), *(some[name].to_numpy(float) for some in groups)]) for name in ("along", "value")
+        np.concatenate([np.empty(0), *(points[name].to_numpy(float) for points in groups)])
+        for name in ("along", "value")
     )
     known = np.isfinite(along) & np.isfinite(value)
     along, value = along[known], value[known]
@@ -116,20 +124,19 @@ class Brush:
         self.axis, self.data, self.panel, self.looks, self.legend = axis, data, panel, looks, legend
         self.figure: Figure = data.figure
         self.along, self.values = data.ends(panel)
-        self.stacked = pd.Series([], dtype=float)  # the height of bars, by their place
-
-    # -- what is drawn
+        self.stacked = pd.Series([], dtype=float)  # the height of the bars so far, by their position
 
     def series(self) -> list[Series]:
-        """The series of the panel: thin ones first, then yardsticks, then those that stand out."""
+        """The series of the panel from back to front: those in the background, then yardsticks, then the others."""
         colour = self.figure.colour
         found = []
         for name in self.data.names:
             points, rows = self.panel.points, self.panel.rows
             points, rows = points[points[colour] == name], rows[rows[colour] == name]
             faint = bool(self.panel.names) and name not in self.panel.names
-            for look, some in self._shaded(points, self.looks[name]):
-                found += [Series(name, look, self.looks[name], some, rows, faint)] if len(some) else []
+            for look, of_shade in self._shaded(points, self.looks[name]):
+                if len(of_shade):
+                    found.append(Series(name, look, self.looks[name], of_shade, rows, faint))
         yardsticks = self.panel.yardsticks
         for name in yardsticks[colour].unique() if len(yardsticks) else ():
             look = FIXED.get(str(name), FIXED["vmean"])
