@@ -88,6 +88,7 @@ def report(
     from .output import columns_of, show
     from .streams import note
 
+    # everything is refused before anything is written
     output = output_of(**shown)
     kinds = kinds_from(plots or (ALL,), plot_kinds())
     writes = output.format_ == "table" or bool(plots) or out is not None
@@ -96,8 +97,8 @@ def report(
     opened = [open_run(run) for run in runs]
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
-    measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
-    check_shown(output, lambda: [about.catalogue for about in measured])
+    commands = dict.fromkeys(command for run in opened for command in run.records)
+    check_shown(output, lambda: [experiment(command).catalogue for command in commands])
     page = opened[0].path if out is None else path_of(out)
     if page.exists() and not page.is_dir():
         raise UsageError(f"--out {page} is not a directory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .metric import METRICS, Metric
@@ -66,15 +67,13 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = (), cl
     columns |= _counts(frame, codes, count) | _states(frame, codes, count)
     windows = _codes(frame, cluster)
     doubtful = _numbers(frame, "rounded_rows") > 0
-    for name in metrics:
+    described = partial(_described, frame, codes=codes, windows=windows, doubtful=doubtful, count=count)
+    for name in (name for name in metrics if name in frame):
         metric = METRICS.get(name)
-        if name not in frame:
-            continue
         if metric is not None and metric.made_of:
-            of_means = {of: _described(frame, of, codes, windows, doubtful, count) for of in metric.made_of}
-            columns |= _of_means(metric, of_means)
+            columns |= _of_means(metric, {other: described(other) for other in metric.made_of})
         else:
-            columns |= _described(frame, name, codes, windows, doubtful, count)
+            columns |= described(name)
     return pd.DataFrame({**columns, "over": _over(columns, count)})
 
 

@@ -19,7 +19,7 @@ from ..frame.records.file import STATUSES
 from ..grammar.lists import spans
 from .chance import EQUAL, LEVEL, holm, simultaneous
 from .pairs import ARROW, related
-from .samples import STATISTICS, Pairing, measured, paired
+from .samples import STATISTICS, Measured, Pairing, measured, paired
 from .times import of_times
 from .verdict import VERDICTS, Difference, verdict
 
@@ -42,6 +42,22 @@ class Comparison:
             alone: its verdict is ``missing`` if the line was requested and is not compared at all, else ``only in A``
             or ``only in B``. The missing rows are the first.
         notes: what a reader should know besides, a line each.
+
+    The fields of a row:
+
+    - ``paired``: how the rows of a line are paired. ``cells`` pairs rows of one window, head and seed. ``windows``
+      pairs means over seeds at one window and head: so if the seeds differ, or if two methods are compared and one has
+      several seeds. Null is no pairing: the frames share no window or no head.
+    - ``a``, ``b``: the ``statistic`` of the pairs whose values are both finite. ``difference`` is ``b - a``, ``ratio``
+      is ``b / a``.
+    - ``test`` (see `attnprobe.judge.chance`): null if both sides have the same draws, so that nothing differs by
+      chance. ``heads`` is a permutation test of pairs: a pair is a row, or for two methods a head in all windows.
+      ``windows`` is Student's test of the windows' differences: if a window has one value, or values that depend on one
+      another (shared draws, times, other numbers of seeds), or if several windows have fewer than six pairs.
+      ``two samples`` is Welch's test, of runs that share no window.
+    - ``p_adjusted``: ``p``, corrected by Holm's method over the ``tests`` lines of a table: one metric, source, layer,
+      n and target. ``low``, ``high``: the interval of the difference with the same correction (see `simultaneous`).
+    - ``verdict``: what `verdict` makes of all these.
     """
 
     rows: list[dict[str, Any]]
@@ -96,22 +112,6 @@ def compare(
     statistic: str | None = None,
 ) -> Comparison:
     """Compare frame B with frame A, line by line. With ``pairs``, compare methods of the frames with one another.
-
-    The column ``paired`` says how the rows of a line are paired. ``cells`` pairs rows of one window, head and seed.
-    ``windows`` pairs means over seeds at one window and head: so if the seeds differ, or if two methods are compared
-    and one has several seeds. Null is no pairing: the frames share no window or no head. ``a`` and ``b`` are the
-    ``statistic`` of the pairs whose values are both finite, ``difference`` is ``b - a``, ``ratio`` is ``b / a``. The
-    test (see `attnprobe.judge.chance`) is
-
-    - null if both sides have the same draws, so that nothing differs by chance;
-    - ``heads``, a permutation test of pairs: a pair is a row, or for two methods a head in all windows;
-    - ``windows``, Student's test of the windows' differences: if a window has one value, or values that depend on one
-      another (shared draws, times, other numbers of seeds), or if several windows have fewer than six pairs;
-    - ``two samples``, Welch's test, of runs that share no window.
-
-    ``p_adjusted`` is corrected by Holm's method over the ``tests`` lines of a table: one metric, source, layer, n and
-    target. ``low`` and ``high`` are the interval of the difference with the same correction (see `simultaneous`), and
-    `verdict` makes the verdict of all these.
 
     Args:
         a, b: with the columns of `attnprobe.frame`, and two more. ``draws`` is a text that is equal for equal draws.
@@ -287,21 +287,10 @@ def drafts_of(pairing: Pairing, metrics: Sequence[str], statistic: str | None, c
         # a metric that neither side has gives a row only to carry a status, and one row is enough for that
         if absent and (drafts or statuses == ["ok", "ok"]):
             continue
-        row = {**_place(a), **_blank(), **_numbers(found.a, found.b), **_costs(a, b)}
-        row |= {
-            "metric": name,
-            "statistic": found.statistic,
-            "paired": pairing.kind,
-            "cells": max(a["key"].nunique(), b["key"].nunique()),
-            "values": found.values,
-            "windows": max(side["window"].nunique() for side in (a, b)),
-            "heads": max(side[["layer", "head"]].drop_duplicates().shape[0] for side in (a, b)),
-            "seeds_a": _seeds(a),
-            "seeds_b": _seeds(b),
+        row = _compared_row(name, pairing, found) | {
             "status_a": statuses[0],
             "status_b": statuses[1],
             "bad": ", ".join(bad) or None,
-            "unknown_draws": _unknown_draws(a, b) if found.evidence.test == "heads" else None,
             "reason": f"{statuses[0]} in both" if absent else None,
         }
         lost = f"no finite value in {found.few} places where A has one" if found.few else ""
@@ -319,6 +308,28 @@ def drafts_of(pairing: Pairing, metrics: Sequence[str], statistic: str | None, c
         told = not absent or bool(difference.worse or difference.better)
         drafts.append({"row": row, "of": difference, "tells": counts and told, "table": _table(row)})
     return drafts
+
+
+def _compared_row(metric: str, pairing: Pairing, found: Measured) -> dict[str, Any]:
+    """A row of the result with its place, its numbers and its counts, without statuses and verdict."""
+    a, b = pairing.a, pairing.b
+    return {
+        **_place(a),
+        **_blank(),
+        **_numbers(found.a, found.b),
+        **_costs(a, b),
+        "metric": metric,
+        "statistic": found.statistic,
+        "paired": pairing.kind,
+        "cells": max(a["key"].nunique(), b["key"].nunique()),
+        "values": found.values,
+        "windows": max(side["window"].nunique() for side in (a, b)),
+        "heads": max(side[["layer", "head"]].drop_duplicates().shape[0] for side in (a, b)),
+        "seeds_a": _seeds(a),
+        "seeds_b": _seeds(b),
+        # only a test of heads needs independent draws
+        "unknown_draws": _unknown_draws(a, b) if found.evidence.test == "heads" else None,
+    }
 
 
 def judged(drafts: Sequence[Mapping[str, Any]], tolerance: float, level: float) -> list[dict[str, Any]]:

@@ -74,12 +74,19 @@ def keep_maps(
                     why[cell.key] = reason
                 done += 1
     progress(total, total, "")
-    # kept in the folder, because a report of the run shows the reasons too
+    _keep_reasons(folder, ran, why)
+    return why
+
+
+def _keep_reasons(folder: Path, ran: Mapping[str, Any], why: Mapping[str, str]) -> None:
+    """Write the reasons of missing maps to the folder, because a report of the run shows them too.
+
+    Reasons of cells that this run did not have stay as they are.
+    """
     known = missing_maps(folder)
-    reasons = {key: reason for key, reason in known.items() if key not in ran} | why
+    reasons = {key: reason for key, reason in known.items() if key not in ran} | {**why}
     if reasons != known:
         write_json(missing_maps_path(folder), reasons)
-    return why
 
 
 def _cells_without_map(
