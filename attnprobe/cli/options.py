@@ -154,6 +154,7 @@ def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue]]) -
     names: Sequence[str] = output.columns or ()
     known: Sequence[Catalogue] = ()
     if names or output.format_ not in FORMATS:
+        # catalogues are imported only if there is a name to check
         known = catalogues()
     own = [format for catalogue in known for format in catalogue.writers]
     check_format(output.format_, names, own)

@@ -247,6 +247,7 @@ def begin_cases(gates: Sequence[Any], junit: str | None) -> None:
     from ..judge.junit import Case, write_junit
 
     if junit is not None and not shard_of_command():
+        # a CI that only reads the file would take a missing file for success
         cases = [Case(gate.metric, str(gate), "the run did not finish", "unfinished") for gate in gates]
         write_junit(cases, "gates", junit)
 

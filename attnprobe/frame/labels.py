@@ -57,6 +57,7 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
         labels[key] = str(next(words, "unknown source"))
     others = sorted({name for facts in sources.values() for name in facts} - {*TELLING, *NAMES})
     for name in (*TELLING, *others):
+        # the fact is added to all tied labels at once: the labels so far decide which are tied
         before = dict(labels)
         for key in sources:
             tied = [other for other in sources if before[other] == before[key]]
@@ -92,6 +93,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
     sources = [record.get("source") or {} for record in records]
     factors = sorted({scale_of(facts) for facts in sources})
     lengths = sorted({record["n"] for record in records})
+    # a training on a task has layers and heads of its own model
     placed = [record for record in records if "task" not in (record.get("source") or {})]
     heads = {head for record in placed for head in record.get("heads") or ()}
     parts = [

@@ -159,6 +159,7 @@ def compare(
             pairing = paired(left, right, bool(pairs))
             drafts += drafts_of(pairing, metrics, statistic, key in common)
         alone += _alone(left, right, pairing, key in requested_a | requested_b, bool(pairs))
+    # a table of missing values and equal statuses would look like agreement
     if not any(draft["tells"] for draft in drafts):
         raise UsageError(f"no line of both has a number in {' or '.join(metrics)}: nothing to compare")
     rows = judged(drafts, tolerance, level) + alone
@@ -345,6 +346,7 @@ def judged(drafts: Sequence[Mapping[str, Any]], tolerance: float, level: float) 
     for number, draft in enumerate(drafts):
         row, difference = draft["row"], draft["of"]
         evidence, p, tests = difference.evidence, corrected.get(number), len(p_of_tables.get(draft["table"], ()))
+        # a decided difference has a sign, with which its interval agrees
         sign = 0 if p is None or p > level or row["difference"] is None else int(math.copysign(1, row["difference"]))
         interval = simultaneous(evidence, level, tests, sign)
         outcome, reason = verdict(replace(difference, p=p, tests=tests, interval=interval), tolerance, level)

@@ -117,6 +117,7 @@ def _unfit(text: str, splits: list[tuple[str, str]], a: Rows, b: Rows) -> UsageE
     for side, names, run in zip(split, known, ("A", "B"), strict=True):
         name = short_name(parts(side)[0])
         if name not in names:
+            # a method that exists was not measured; another name is a misspelling
             from ..measure import is_method
 
             if is_method(name):
@@ -173,6 +174,7 @@ def _found(text: str, frame: Rows) -> list[Side]:
     of_method = of_method if d is None else of_method[of_method["d"] == int(d)]
     sides = [Side(side.name, side.method, side.options, None if d is None else int(d)) for side in _methods(of_method)]
     found = [side for side in sides if _has(_options(side.options), wanted)]
+    # records leave out options with their defaults
     if not found and sides:
         from ..measure import defaults_of
 

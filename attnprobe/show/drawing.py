@@ -178,6 +178,7 @@ class Sheet:
         """
         if self.ax is not None:
             one_panel(self.panels)
+            # the caller's axis, in the caller's style
             self._fill([self.ax], 1)
             self.ax.set(**dict(zip(("xlabel", "ylabel"), self._names(), strict=True)))
             entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
@@ -221,11 +222,13 @@ class Sheet:
         x, y = self._names()
         bottom, top = below + (1.2 * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
         if grows(self.style):
+            # each line of panels has the height of its highest title above it
             titles = [axis.get_title().count("\n") + 1 for axis in drawn.axes[: len(self.panels)]]
             above = sum(max(titles[start : start + across]) for start in range(0, len(titles), across))
             tall = lines * height_of(self.data, self.panels, width / across) + LINE * size * above + bottom + 1.5 * size
             if self.norm:  # the name of the scale of colours stands beside it
                 tall = max(tall, LETTER * size * len(label_of(self.figure.value)) + bottom + 3 * size)
+            # one panel has at least the height of the style
             height = max(tall, height) if len(self.panels) == 1 and not self.norm else tall
             drawn.set_size_inches(width, height)
         look = {"fontsize": rcParams["axes.labelsize"]}
@@ -234,6 +237,7 @@ class Sheet:
         # a name that is longer than the axis is broken before its symbol
         if label.get_window_extent(drawn.canvas.get_renderer()).height > 0.9 * (height - bottom - top) * drawn.dpi:
             label.set_text(y.replace("  ", "\n", 1))
+        # the panels begin right of the name of y
         left = 0.0
         if y:
             box = label.get_window_extent(drawn.canvas.get_renderer())
@@ -263,6 +267,7 @@ class Sheet:
                 axis.grid(False, axis=side)
                 limit(*(reversed(ends) if side == "y" else ends))
                 continue
+            # an axis of numbers
             is_log = column in self.figure.log
             getattr(axis, f"set_{side}scale")("log" if is_log else "linear")
             limit(*ends)
@@ -286,9 +291,12 @@ class Sheet:
         letters = int(room * INCH / (LETTER * size))
         title = wrapped(_words(facets), letters)
         longest = max(map(len, title.split("\n")))
+        # a word that is longer than the panel makes the type smaller
         axis.set_title(title, fontsize=size * min(1.0, letters / longest) if longest else size)
+        # the facets of a line stand at its left, as high as the panel
         high = height_of(self.data, self.panels, width) * INCH / (LETTER * size_of("axes.labelsize"))
         axis.set_ylabel("\n".join(filter(None, [wrapped(line, int(high)), beside])))
+        # shared axes have numbers at the edge of the sheet alone
         if "x" in self.figure.shared and not self.figure.square:
             axis.tick_params(labelbottom=number + across >= len(self.panels))
         if self.norm or ("y" in self.figure.shared and not several):

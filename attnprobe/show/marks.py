@@ -195,6 +195,7 @@ class Brush:
         look: dict[str, Any] = {"color": series.look.colour, "linestyle": series.dash, "zorder": 2}
         if series.faint:
             look |= {**self._faint(), "zorder": 1.2}
+        # a long line has few markers, shifted from series to series so that they do not cover one another
         elif len(points) > FEW and not series.reference:
             look |= {"marker": series.look.marker, "markevery": (SHIFT * number % MARKED, MARKED)}
         self.plot(points["along"], points["value"], **look)
@@ -207,6 +208,7 @@ class Brush:
 
     def point(self, series: Series, _: int) -> None:
         points = self.laid(series, INSET)
+        # the line has markers of its own
         if len(points) > FEW and "line" in self.figure.marks:
             return
         scale = opaque = 0.75 if EACH in self.figure.points else 1.0
@@ -226,6 +228,7 @@ class Brush:
 
     def bar(self, series: Series, _: int, low: str, high: str) -> None:
         points = self.laid(series)
+        # one text window has no interval
         points = points[points[[low, high]].notna().all(axis=1)]
         lines = self.axis.hlines if self.data.sideways else self.axis.vlines
         width = (0.6 if EACH in self.figure.points else 1.2) * rcParams["lines.linewidth"]
@@ -251,6 +254,7 @@ class Brush:
     def stack(self, series: Series, _: int) -> None:
         """Bars that count rows, above those of the series before."""
         points = series.points
+        # the first series stands on the axis
         base = self.stacked.reindex(points["along"]).fillna(0.0).to_numpy()
         bars = self.axis.barh if self.data.sideways else self.axis.bar
         start = {"left" if self.data.sideways else "bottom": base}
@@ -433,6 +437,7 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, 
             legend.others[figure.flags[flag]] = drawn_as(**look)
     numbers = points[np.isfinite(points["value"])] if "number" in figure.marks else points.iloc[:0]
     texts = [f"{value:g}" for value in numbers["value"]]
+    # numbers stand in all cells or in none
     if len(columns) * max(map(len, texts), default=0) > LETTERS * most:
         texts = []  # the cells are too narrow for numbers
     for column, line, value, text in zip(numbers["column"], numbers["line"], numbers["value"], texts, strict=False):

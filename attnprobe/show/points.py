@@ -71,6 +71,7 @@ class Data:
         self.figure = figure
         needed = {figure.x, *filter(None, [figure.value])} - {*COUNTS}
         measured = {*figure.measured} - {*COUNTS}
+        # without its columns in the frame, the figure has nothing to draw
         frame = frame if needed <= set(frame) and (not measured or measured & set(frame)) else frame.iloc[:0]
         flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
         frame = frame.assign(**{flag: _flagged(frame, flag) for flag in flags if len(frame)})
@@ -78,6 +79,7 @@ class Data:
         columns |= {figure.colour, figure.shade, figure.size, figure.several, *flags}
         columns |= {*_levels(figure), *figure.apart, *STATE}
         self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
+        # yardsticks are drawn as lines, and are no series
         rows = frame.drop(self.yardsticks.index)
         rows = rows.query(figure.rows) if figure.rows and len(rows) else rows
         if len(rows) and not pd.api.types.is_numeric_dtype(rows[figure.colour]):
@@ -85,6 +87,7 @@ class Data:
         # without the columns that no panel reads, which `summary` would copy for each panel
         self.rows = rows[[name for name in rows if name in columns]]
         self.yardsticks = self.yardsticks[[name for name in self.yardsticks if name in columns]]
+        # a comparison of one thing says nothing
         if figure.several in self.rows and self.rows[figure.several].nunique() < 2:
             self.rows = self.rows.iloc[:0]
         self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
@@ -231,6 +234,7 @@ class Data:
         bars = [name for name in figure.of_marks("bar") if name in rows]
         columns = [measured, *([] if along in keys else [along]), "realised_d", *bars, *flags, *_levels(figure)]
         lines: Rows = summary(rows, keys, list(dict.fromkeys(columns)))
+        # the figure counts rows, and has no statistics of values
         if measured in COUNTS:
             return lines.assign(value=lines[measured].astype(float), along=self._along(lines, along))
         if f"{measured}.count" not in lines:
@@ -240,13 +244,16 @@ class Data:
             lines[statistic] = lines[f"{measured}.{statistic}"] * (1.0 if statistic == "count" else scale)
         lines["value"] = lines[figure.center]
         lines["along"] = self._along(lines, along)
+        # the 95 % interval as two statistics, for bands and bars
         half = lines[f"{measured}.half"] * scale
         lines = lines.assign(**dict(zip(INTERVAL, (lines["mean"] - half, lines["mean"] + half), strict=True)))
         lines = lines.assign(**{name: lines[f"{name}.{figure.center}"] for name in bars})
+        # a point has a flag if any of its rows has it
         lines = lines.assign(**{flag: lines[f"{flag}.max"] > 0 for flag in flags})
         if figure.value:
             lines = lines[lines[[figure.x, str(figure.y)]].notna().all(axis=1)]
         else:
+            # a lost point has no value, but a cross
             lines = lines[lines["value"].notna() | lines["status"].isin(LOST)]
         if along not in keys:
             lines = lines[lines["along"].notna()]
@@ -266,6 +273,7 @@ class Data:
             order, count = lines.groupby(along).cumcount(), lines.groupby(along)[EACH].transform("size")
             return slots + SLOT * ((order + 0.5) / count - 0.5)
         if self.figure.shade in lines and len(self.shades) > 1:
+            # the shades of a word stand side by side in its slot
             places = lines[self.figure.shade].map({shade: number for number, shade in enumerate(self.shades)})
             places = (places.astype("Float64") + 0.5) / len(self.shades) - 0.5
             return slots + SLOT * places.to_numpy(float, na_value=0.0)
@@ -281,6 +289,7 @@ class Data:
         # an axis of the run's own values, such as budgets, shows all of them
         fenced = panel.along not in panel.points
         along = self._shared(panel, along_axis, panel.along, self.panels, self._laid, fenced)
+        # the line of equal values is the diagonal only on equal axes
         if any(guide.axis == "equal" for guide in self.figure.guides):
             along = values = (min(along[0], values[0]), max(along[1], values[1]))
         return along, values

@@ -205,6 +205,7 @@ def run_directory(base: str | os.PathLike[str], command: str, stamp: str, tag: s
     ['20261121-084512-error-1a2b3c', '20261121-084512-error-1a2b3c-2']
     """
     name = f"{stamp}-{command}-{tag}"
+    # another run may have started in the same second: the folder is created, not looked for
     attempt = 1
     while True:
         path = Path(base) / (name if attempt == 1 else f"{name}-{attempt}")

@@ -106,6 +106,7 @@ class Tally:
                 test = anytime_p_values if self.anytime else exact_p_values
                 p = test(counts, self.trials, delta)
                 before = self._p.get((name, epsilon, delta))
+                # a p-value that is valid at any time may be the least of all looks
                 if before is not None and self.anytime:
                     p = p.least(before)
                 self._p[name, epsilon, delta] = p
@@ -134,6 +135,7 @@ class Tally:
             adjusted = holm(normal_p_value(z))
             rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
             metrics["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
+            # the sample variance over repeats, from sums; rounding may take it below 0
             variance = (self._moments["row_square"] - self._moments["row_mean"] ** 2 / self.trials) / (self.trials - 1)
             spread = variance.clamp(min=0).sqrt()  # (h, n_q)
             metrics["normaliser_sd"] = spread.square().mean(-1).sqrt().numpy()
@@ -178,6 +180,7 @@ class Tally:
             return
         for name, values in approx.sampling.known().items():
             values = values.double().cpu()
+            # of the probabilities of inclusion the least is kept; of other numbers, the sum for a mean
             if name == "inclusion" and name in self._stated:
                 self._stated[name] = torch.minimum(self._stated[name], values)
             else:

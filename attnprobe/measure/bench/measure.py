@@ -71,6 +71,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     if request.quadratic_n < 2:
         raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
     methods, d = tuple(parse_methods(request.methods, request.target)), request.d
+    # random inputs have any length; a model or a file sets the length and the heads
     if request.inputs == "random":
         source = RandomSource(request.heads, request.p, request.source.device, request.source.dtype)
     else:
@@ -270,6 +271,7 @@ class _Bench:
         if not called:
             return results
         timed = {cell.key: _Once(cell.work.call(self.qkv)) for cell in called}
+        # called in every round, also if its own cell is finished already: ratios need it
         exact = _Once(Work(EXACT, backward=self.request.backward).call(self.qkv))
         names = {cell.key: title(cell) for cell in called} | {"exact": EXACT}
         total = len(names) * (self.request.rounds + 1)
@@ -327,6 +329,7 @@ class _Bench:
                 flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
                 if cell.request is None:
                     result["kernel"] = "own" if fused_output(self.qkv.compressed()) is None else "fused"
+            # products of the gradient are counted with those of the output
             if cell.work.backward:
                 result["gradient_of"] = differentiated(cell.work, self.qkv)
                 flops = counted_flops(cell.work.call(self.qkv))

@@ -87,6 +87,7 @@ def _exact(request: ConditionRequest, qkv: QKV, heads: Sequence[int]) -> Result:
     if request.sensitivity:
         for name, target in (("B", "softmax"), ("C", "gaussian")):
             changes += _trials(name, heads, sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed))
+    # the changes need products alone, and are measured at any length
     if max(qkv.n_q, qkv.n_k) > DENSE:
         why = f"A, B and C are held to be decomposed, up to n={DENSE}"
         if not changes:

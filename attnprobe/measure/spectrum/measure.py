@@ -157,6 +157,7 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
 
     def measure_cell(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         request, qkv, begin = self.request, inputs.select([cell.head]), perf_counter()
+        # a request with several lengths may have some that the method refuses
         if (why := _refused(cell.of, request.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
         of: Any = cell.of
@@ -264,6 +265,7 @@ def _facts(spectrum: Spectrum) -> Result:
 def _rows(spectrum: Spectrum, head: int, epsilons: Sequence[float]) -> list[JsonObject]:
     """The rows of one head: its effective ranks, its rank within each ε, and its singular values or eigenvalues."""
     ranks = {name: getattr(spectrum, name) for name in ("stable_rank", "entropy_rank", "participation_ratio")}
+    # how many values hold a share of the squared norm
     ranks |= {f"rank_{share}": spectrum.rank(share) for share in SHARES}
     rows = [{"kind": HEAD, "head": head, **ranks}]
     for epsilon in epsilons:

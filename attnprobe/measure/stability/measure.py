@@ -121,6 +121,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         try:
             for step in training.run(request.steps, request.eps):
                 steps.append(step)
+                # later steps would train on weights that are not finite
                 if not all(isfinite(getattr(step, name)) for name in STEP_METRICS):
                     reason = f"step {len(steps)}: loss, gradient or embedding is not finite"
                     result |= {"status": "diverged", "reason": reason}
@@ -131,6 +132,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         except NotFinite as error:
             raise NotFinite(f"step {len(steps) + 1}: {error}") from error
         finally:
+            # the steps before an error are shown
             result |= {"rows": _rows(training, steps), "seconds": perf_counter() - begin}
 
 

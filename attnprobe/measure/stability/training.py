@@ -93,9 +93,11 @@ def training_steps(
         adam.zero_grad()
         loss, before = _add_gradients(model, own, batch, attend_at)
         squares = [weight.grad.double().square().sum() for weight in own.values() if weight.grad is not None]
+        # W_{i-1}
         earlier = {name: x.detach().clone() for name, x in own.items()}
         adam.step()
         with torch.no_grad():
+            # W_i - W_{i-1} of the weights of f: all but the classifier's
             weight = sum(
                 float((x - earlier[name]).double().square().sum())
                 for name, x in own.items()

@@ -126,9 +126,11 @@ def _check(
     if qkv.visible is not None and not theorem.causal:
         form = "is causal" if qkv.sliding_window is None else "has a sliding window"
         raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
+    # a sink takes a part of each row
     if qkv.sink_logits is not None:
         raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
     inner, findings, reasons = qkv.compressed(), [], {}
+    # the theorems square and multiply entries in float64
     for name in "qkv":
         largest = float(inner.parts()[name].abs().max())
         if largest and not RANGE[0] < largest < RANGE[1]:
@@ -149,10 +151,12 @@ def _check(
         with full_precision():
             findings.extend(theorem.check(inner, setting))
     except Unsupported as error:
+        # None is the check as a whole, behind the budgets that the method refuses
         reasons[None] = message(error)
         if not findings:
             raise
     finally:
+        # also after an error: the findings before it hold
         if findings:
             nothing = {
                 "kind": HEAD,
@@ -188,6 +192,7 @@ def _rows(finding: Finding, heads: Sequence[int]) -> list[JsonObject]:
     words = {"assumption": finding.assumption, "promise": finding.promise}
     rows = [{**row, **statement, **words} for row in head_rows(heads, columns)]
     for name, numbers in finding.details.items():
+        # a detail is one number of a head, or a list
         for head, value in zip(heads, _list(numbers), strict=True):
             numbered = enumerate(value) if isinstance(value, list) else [(None, value)]
             detail = {"kind": "detail", "head": head, **statement, "detail": name}

@@ -211,6 +211,7 @@ class Loader(yaml.SafeLoader):
         """An integer. ``0x10`` and ``0b10`` are allowed, because they name their base."""
         value = self.construct_yaml_int(node)
         if DIGITS.fullmatch(node.value):
+            # YAML 1.1 allows underscores between digits
             decimal = int(node.value.replace("_", ""))
             if decimal != value:
                 raise OtherBase(
