@@ -265,7 +265,7 @@ def _facts(spectrum: Spectrum) -> Result:
 def _rows(spectrum: Spectrum, head: int, epsilons: Sequence[float]) -> list[JsonObject]:
     """The rows of one head: its effective ranks, its rank within each ε, and its singular values or eigenvalues."""
     ranks = {name: getattr(spectrum, name) for name in ("stable_rank", "entropy_rank", "participation_ratio")}
-    # how many values hold a share of the squared norm
+    # how many leading values have so many per cent of all weights
     ranks |= {f"rank_{share}": spectrum.rank(share) for share in SHARES}
     rows = [{"kind": HEAD, "head": head, **ranks}]
     for epsilon in epsilons:

@@ -123,21 +123,8 @@ def _check(
 
     If the check raises an error, the findings before it are stored.
     """
-    if qkv.visible is not None and not theorem.causal:
-        form = "is causal" if qkv.sliding_window is None else "has a sliding window"
-        raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
-    # a sink takes a part of each row
-    if qkv.sink_logits is not None:
-        raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
     inner, findings, reasons = qkv.compressed(), [], {}
-    # the theorems square and multiply entries in float64
-    for name in "qkv":
-        largest = float(inner.parts()[name].abs().max())
-        if largest and not RANGE[0] < largest < RANGE[1]:
-            raise Unsupported(
-                f"the largest entry of {name} is {largest:.2g}, and bounds are computed from squares: scale it into "
-                f"{RANGE[0]:g}..{RANGE[1]:g}"
-            )
+    _refuse_inputs(theorem, qkv, inner)
     if method is not None:
         tried = {d: refused(method, plan.target, inner.n_q, d) for d in budgets_of(method, plan.d)}
         reasons = {d: why for d, why in tried.items() if why is not None}
@@ -169,6 +156,28 @@ def _check(
         raise BadResult("the theorem gave no finding")
     if None not in reasons and (lost := sum(None in finding.verdicts() for finding in findings)):
         result |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
+
+
+def _refuse_inputs(theorem: Theorem, qkv: QKV, inner: QKV) -> None:
+    """Refuse attention that the theorem is not about, and entries whose powers leave float64.
+
+    Args:
+        inner: Q, K and V in their compressed form, which the theorem is checked on.
+    """
+    if qkv.visible is not None and not theorem.causal:
+        form = "is causal" if qkv.sliding_window is None else "has a sliding window"
+        raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
+    # a sink takes a part of each row
+    if qkv.sink_logits is not None:
+        raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
+    # the theorems square and multiply entries in float64
+    for name in "qkv":
+        largest = float(inner.parts()[name].abs().max())
+        if largest and not RANGE[0] < largest < RANGE[1]:
+            raise Unsupported(
+                f"the largest entry of {name} is {largest:.2g}, and bounds are computed from squares: scale it into "
+                f"{RANGE[0]:g}..{RANGE[1]:g}"
+            )
 
 
 def _rows(finding: Finding, heads: Sequence[int]) -> list[JsonObject]:
