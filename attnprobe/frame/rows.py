@@ -186,7 +186,7 @@ class RowTypes:
         return {**{name: value for name, value in cell.items() if name in named}, **lacks, "rows": rows}
 
     def json_schemas(self) -> dict[str, JsonObject]:
-        """JSON Schema of each kind of the command's lines; the last is that of the line that ends a cell."""
+        """JSON Schema of each kind of the command's lines; the last is of the line that ends a cell."""
         schemas = {}
         for kind, model in {**self.kinds, CELL: self.cell}.items():
             schema = model.model_json_schema()
