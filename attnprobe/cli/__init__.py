@@ -40,17 +40,17 @@ COMMANDS = {
     "doctor": "Show devices, versions, and the default model and text.",
 }
 
-BESIDE = {"new-method": "methods", "select": "extract"}  # commands in the module of another one
+BESIDE = {"new-method": "methods", "select": "extract"}  # commands in the module of another command
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a gate failed; 2 wrong usage or an impossible value; 3 a named source or device is "
     "missing or refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted; "
     "143 the same by SIGTERM."
 )
-OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words for a CPU and for a GPU
 HELP = {"help_option_names": ["-h", "--help"]}
 LINE = 1000  # characters of a message about an option
-SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # too few descriptors, memory or processes
 
 
 @cache
@@ -79,7 +79,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         command = _command(name)
         command.context_class = Context
-        command.context_settings = {**HELP, **command.context_settings}  # also where it is called without the group
+        # a command that is called without the group needs them too
+        command.context_settings = {**HELP, **command.context_settings}
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
                 option.envvar = variable(option.opts[0])
@@ -145,7 +146,8 @@ def main(args: list[str] | None = None) -> NoReturn:
     if (lost := unwritten()) is not None:
         note(f"stdout: the output could not be written: {lost.strerror or lost}")
         code = code or 4
-    if own_process and code in (INTERRUPTED, TERMINATED):  # clearing modules takes seconds, and ray may crash then
+    # after an interruption the process ends at once: clearing modules takes seconds, and Ray may crash meanwhile
+    if own_process and code in (INTERRUPTED, TERMINATED):
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
@@ -160,12 +162,13 @@ def _run(args: list[str], debug: bool) -> int:
     except click.ClickException as error:
         return _failed(f"{cut(error.format_message(), LINE)}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
-        if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
+        # the run may have said so already; click raises an Abort from the interrupt
+        if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):
             note("interrupted")
         return TERMINATED if isinstance(stop.__cause__ or stop, Terminated) else INTERRUPTED
     except AttnprobeError as error:
         return _failed(message(error), error.exit_code, debug)
-    except SystemExit:  # of click, for a shell's completion
+    except SystemExit:  # click exits so after it completed a line for a shell
         raise
     except BaseException as error:
         if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message(error)):

@@ -30,9 +30,10 @@ SIZES = (
 
 
 def _sizes(function: Any) -> Any:
-    for name, option, what in reversed(SIZES):
+    """A decorator that gives a command the options of `SIZES`."""
+    for name, option, size in reversed(SIZES):
         sized = click.option(
-            f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER", help=f"Only inputs with this {what}."
+            f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER", help=f"Only inputs with this {size}."
         )
         function = sized(function)
     return function
@@ -65,7 +66,7 @@ def check(
     from ..show.formats import check_format
     from ..show.listing import listing
 
-    check_format(format_)
+    check_format(format_)  # before torch is imported
     from ..errors import unknown
     from ..qkv import DTYPES
     from ..testing import examine
@@ -75,15 +76,16 @@ def check(
 
     fixed = {name: value for name, value in sizes.items() if value is not None}
     if dtype is not None:
-        dtypes = {str(one)[6:]: one for one in DTYPES}
+        dtypes = {str(known).removeprefix("torch."): known for known in DTYPES}
         if dtype not in dtypes:
             raise unknown("dtype", dtype, dtypes)
         fixed["dtype"] = dtypes[dtype]
     names = [name.strip() for text in only for name in text.split(",")]
     with progress_bar() as (progress, _):
-        rows = [asdict(one) for one in examine(method, only=names, target=target, fixed=fixed, progress=progress)]
+        found = examine(method, only=names, target=target, fixed=fixed, progress=progress)
+        properties = [asdict(examined) for examined in found]
     if format_ == "table":
-        answer(conformance_table(rows))
+        answer(conformance_table(properties))
     else:
-        answer(listing("check", rows, format_))
-    raise click.exceptions.Exit(1 if any(row["status"] == "failed" for row in rows) else 0)
+        answer(listing("check", properties, format_))
+    raise click.exceptions.Exit(1 if any(examined["status"] == "failed" for examined in properties) else 0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import as_shown, check_shown, output_of, shown_options, write_sections
+
+if TYPE_CHECKING:
+    from ..frame.records.read import ReadRecords
+    from ..judge.compare import Comparison
+    from ..show.header import Header
 
 EPILOG = """\b
 Examples:
@@ -47,7 +53,10 @@ class Grouped(click.Command):
         groups = {name: title for title, names in GROUPS.items() for name in names}
         *_, last = GROUPS
         params = self.get_params(ctx)
-        sections = [(title, [one for one in params if groups.get(one.name or "", last) == title]) for title in GROUPS]
+        # options of click itself, such as --help, stand in the last group
+        sections = [
+            (title, [param for param in params if groups.get(param.name or "", last) == title]) for title in GROUPS
+        ]
         write_sections(formatter, ctx, sections)
 
 
@@ -126,15 +135,10 @@ def compare(
     """
     from ..errors import UsageError
     from ..files import reading
-    from ..frame.labels import sources_in_words
-    from ..frame.records.read import left_out_note, malformed_notes
     from ..judge.junit import check_report
-    from ..judge.outcomes import comparison_cases, comparison_line
-    from ..judge.runs import compare_runs, sources_of
+    from ..judge.runs import compare_runs
     from ..measure import read_run
-    from ..show.header import Header
     from ..show.shown import Catalogue, Shown
-    from .output import keep_cases
     from .streams import answer, note
 
     output = output_of(**shown)
@@ -142,28 +146,59 @@ def compare(
         check_report(junit)
     catalogue = Catalogue.of("compare")
     check_shown(output, lambda: [catalogue])
-    wanted = [metric.strip() for text in metrics for metric in text.split(",")]
+    names = [metric.strip() for text in metrics for metric in text.split(",")]
     runs = [read_run(path) for path in (a, b) if path is not None]
     if b is None and not pairs:
         raise UsageError("compare takes two runs, A and B, or one with --pair LEFT=RIGHT")
-    records = [run.required() for run in runs]
     paths = (a, b or a)
+    # a run alone is both sides; `compare_runs` knows it by the same list
+    records_a, records_b = runs[0].required(), runs[-1].required()
+    _tell_left_out(paths, runs)
+    with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
+        comparison = compare_runs(records_a, records_b, names, tolerance, level, paths, pairs, all_layers, statistic)
+    if len(runs) == 2 and records_a == records_b:
+        note("A and B have the same records: a run equals itself")
+    malformed = _tell_malformed(runs)
+    header = _header(a, b, bool(pairs), tolerance, level, [*records_a, *records_b])
+    rows = Shown("compare", catalogue, lambda kind: comparison.frame, header)
+    answer(rows.text(**as_shown(output)), styled=output.format_ == "table")
+    worse = _concluded(comparison, strict, junit, "worse" if pairs else "regression")
+    raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)
+
+
+def _tell_left_out(paths: Sequence[str], runs: Sequence[ReadRecords[Any]]) -> None:
+    """Note the records of a run's folder that its last command did not ask for; they are not compared."""
+    from ..frame.records.read import left_out_note
+    from .streams import note
+
     left_out = {
         line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)
     }
     for line, path in left_out.items():
         note(f"{line}: the last command did not ask for them; compare {path}/rows.jsonl takes all")
-    with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
-        comparison = compare_runs(
-            records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers, statistic
-        )
-    malformed = [one for run in runs for one in run.malformed]
-    if len(runs) == 2 and records[0] == records[1]:
-        note("A and B have the same records: a run equals itself")
-    for line in malformed_notes(malformed, "is left out"):
-        note(line)
-    sources = sources_of([*records[0], *records[-1]])
-    facts = {"a": a, "b": paths[1], "tolerance": tolerance, "level": level, "sources": sources}
+
+
+def _tell_malformed(runs: Sequence[ReadRecords[Any]]) -> bool:
+    """Note the lines of runs that cannot be read. Returns whether there are some."""
+    from ..frame.records.read import malformed_notes
+    from .streams import note
+
+    malformed = [line for run in runs for line in run.malformed]
+    for text in malformed_notes(malformed, "is left out"):
+        note(text)
+    return bool(malformed)
+
+
+def _header(
+    a: str, b: str | None, pairs: bool, tolerance: float, level: float, records: Sequence[Mapping[str, Any]]
+) -> Header:
+    """What stands above the table: the runs, how they are compared, and their sources."""
+    from ..frame.labels import sources_in_words
+    from ..judge.runs import sources_of
+    from ..show.header import Header
+
+    sources = sources_of(records)
+    facts = {"a": a, "b": b or a, "tolerance": tolerance, "level": level, "sources": sources}
     lines = [
         *([f"A: {a}", f"B: {b}"] if b else [f"run: {a}"]),
         "A, B: left and right of the arrow" if pairs else "A, B: the runs",
@@ -171,13 +206,20 @@ def compare(
         "p and [interval]: corrected for all lines of a table, so that all hold together",
         *sources_in_words(sources),
     ]
-    shown_rows = Shown("compare", catalogue, lambda kind: comparison.frame, Header(facts, lines))
-    answer(shown_rows.text(**as_shown(output)), styled=output.format_ == "table")
+    return Header(facts, lines)
+
+
+def _concluded(comparison: Comparison, strict: bool, junit: str | None, word: str) -> bool:
+    """Write the notes, the regressions, each after ``word``, and the test cases. Returns whether B is worse."""
+    from ..judge.outcomes import comparison_cases, comparison_line
+    from .output import keep_cases
+    from .streams import note
+
     for line in comparison.notes:
         note(line)
     for row in comparison.regressions:
-        note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")
+        note(f"{word}: {comparison_line(row)}")
     note(comparison.in_words())
     worse = bool(comparison.regressions or (strict and comparison.undecided))
     keep_cases(comparison_cases(comparison.rows, strict), "compare", junit, worse)
-    raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)
+    return worse

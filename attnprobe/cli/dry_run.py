@@ -15,8 +15,8 @@ from .streams import BEGAN, answer
 if TYPE_CHECKING:
     from ..run.estimate import CellEstimate
 
-MOST_BUDGETS = 4  # that are listed one by one
-MOST_LINES = 100  # of the table
+MOST_BUDGETS = 4  # up to so many budgets are listed one by one
+MOST_LINES = 100  # lines of the table
 
 
 def show_plan(experiment: Experiment, request: Any) -> None:
@@ -50,7 +50,7 @@ def show_plan(experiment: Experiment, request: Any) -> None:
 
 
 def plan_table(cells: Sequence[CellEstimate]) -> str:
-    """The cells as a table, a line per weights, n and layer; of many lines the first."""
+    """The cells as a table, with a line for each weights, n and layer; a long table has its first lines."""
     from ..show.listing import UNLIMITED, listing
     from ..show.shown import stdout_width
 

@@ -46,22 +46,22 @@ from .streams import answer, echo, note
 if TYPE_CHECKING:
     from ..judge.gates import Gate
 
-NAMES = "names"  # of methods, as arguments
-ONCE = "is out of reach"  # ends a line about the model hub: the first line of every table names what was read instead
+NAMES = "names"  # the parameter of methods that are named without --method
+# ends a line about the model hub that is said once: the first line of every table names what was read instead
+ONCE = "is out of reach"
 
 
 def measuring_command(experiment: Experiment) -> click.Command:
     """The command of an experiment. Its help has the first paragraph of the request's docstring, and its lists."""
     names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...")
+    options = [click.Option([option.flag, option.name], **click_settings(option)) for option in options_in(experiment)]
     first, *rest = cleandoc(experiment.request.__doc__ or "").split("\n\n")
+    lists = [paragraph for paragraph in rest if paragraph.startswith("\b")]  # which click does not wrap
     return MeasuringCommand(
         experiment.name,
-        params=[
-            names,
-            *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
-        ],
+        params=[names, *options],
         callback=partial(_run, experiment),
-        help="\n\n".join([first, *(text for text in rest if text.startswith("\b"))]),
+        help="\n\n".join([first, *lists]),
         experiment=experiment,
     )
 
@@ -79,10 +79,11 @@ class MeasuringCommand(click.Command):
         self.experiment = experiment
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
+        """Read the arguments. Methods without ``--method`` stand before those with it."""
         rest = super().parse_args(ctx, args)
         if names := ctx.params.pop(NAMES):
             field = next(option.name for option in options_in(self.experiment) if option.of_methods)
+            # values of the environment or of a file give way, as they do to --method
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
             ctx.params[field] = (*names, *ctx.params[field]) if is_given else names
             ctx.set_parameter_source(field, ParameterSource.COMMANDLINE)
@@ -97,7 +98,7 @@ class MeasuringCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         with formatter.section("Examples"):
-            for line in self.experiment.examples:  # each in one line, to be copied
+            for line in self.experiment.examples:  # not wrapped, so that they can be copied
                 formatter.write(f"{'':{formatter.current_indent}}attnprobe {self.experiment.name} {line}\n")
 
 
@@ -111,16 +112,19 @@ def refuse_absent(request: RunRequest) -> None:
 
 
 def _run(experiment: Experiment, **_: Any) -> None:
+    """Run the command: what can be refused is refused first, then torch is imported, then cells are measured."""
     begin = perf_counter()
     request, output = request_and_output(experiment)
     refuse_absent(request)
-    if not experiment.timed:  # before torch is imported: threads that wait for one another sleep and do not spin
+    if not experiment.timed:
+        # threads that wait for one another sleep and do not spin; torch reads this when it is imported
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     kinds = kinds_from(output.plots, experiment.plots)
     check_shown(output, lambda: [experiment.catalogue])
     if experiment.list_all is not None and output.listing:
         answer(experiment.list_all(output.format_), styled=output.format_ == "table")
         return
+    # a command without gates has no such options
     above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
     gates = gates_of(request, experiment.name, above, below, getattr(output, "junit", None))
     if output.dry_run:
@@ -138,14 +142,15 @@ def measure_and_show(
 
     Args:
         output: how the results are shown. kinds: the requested kinds of figures.
-        gates: that the run's rows are held to. begin: when the command began, by `perf_counter`.
+        gates: to judge the run's rows by. begin: when the command began, by `perf_counter`.
 
     Raises:
-        Exit: with the code that the run ends with.
+        Exit: with the exit code of the run.
     """
     timings = Timings()
-    begin_cases(gates, getattr(output, "junit", None))
-    # an older picture is drawn again
+    junit = getattr(output, "junit", None)
+    begin_cases(gates, junit)
+    # what a figure of an earlier run needs is kept too: the figure is drawn again below
     keeps = {kind: kind in kinds or ALL in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):
         announced: list[str] = []
@@ -169,12 +174,12 @@ def measure_and_show(
         show(view, output, announced, gates_markdown(results))
         keep_files(view, session.path, columns_of(output))
         older = [kind for kind, figure in view.figures.items() if figure_files(session.path, figure.stem)]
-        draw(view, session.path, [*kinds, *older])  # which show an earlier run
+        draw(view, session.path, [*kinds, *older])  # older figures would show an earlier run
     if getattr(output, "show_timings", False):
         from ..machine.timings import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    failed = judge_gates(results, gates, getattr(output, "junit", None))
+    failed = judge_gates(results, gates, junit)
     raise exit_of(records, lost, failed)
 
 
@@ -186,7 +191,7 @@ def told_before(line: str) -> bool:
 
     with suppress(OSError, UsageError):
         cache = default_cache(lambda line: None, "told")
-        if cache.largest == 0:
+        if cache.largest == 0:  # the user wants no cache
             return False
         cache.folder.mkdir(parents=True, exist_ok=True)
         mark = cache.folder / hashlib.sha256(line.encode()).hexdigest()[:16]

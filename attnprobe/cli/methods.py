@@ -31,7 +31,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     from ..show.formats import check_format
     from .streams import answer
 
-    check_format(format_)
+    check_format(format_)  # before torch is imported
     from ..machine.environment import plugins
     from ..methods import by_family, get
     from ..methods.lookup import installed
@@ -41,7 +41,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
 
     entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None and format_ == "table" and not long:
-        return answer(_listed(entries, [*plugins()]))
+        return answer(_listed(entries, [*plugins()]))  # names alone: packages need not be imported
     if name is None:
         others, lines = installed()
         entries += others
@@ -51,10 +51,10 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
         width = stdout_width(piped=80)
         answer("\n\n".join(entry.card() if name is None else entry.explain(width) for entry in entries))
         return
-    rows = [entry.row() for entry in entries]
+    facts = [entry.row() for entry in entries]
     if format_ in ("md", "latex", "csv"):
-        rows = [_for_people(row) for row in rows]
-    answer(listing("methods", rows, format_))
+        facts = [_for_people(method) for method in facts]
+    answer(listing("methods", facts, format_))
 
 
 def _listed(methods: Sequence[Method], installed: Sequence[str]) -> str:
@@ -69,17 +69,17 @@ def _listed(methods: Sequence[Method], installed: Sequence[str]) -> str:
     return f"{text}\n\nattnprobe methods NAME explains a method; --long lists targets, budgets, costs and tags."
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """A row in which lists are text."""
+def _for_people(method: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a method, with lists as text."""
     return {
-        "name": row["name"],
-        "kind": row["kind"],
-        "paper": f"{row['paper']} ({row['year']})" if row["year"] else row["paper"],
-        "target": ", ".join(row["targets"]),
-        "budget d": row["budget"] or "–",
-        "cost": row["cost"],
-        "tags": ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in row["tags"]),
-        "options": ", ".join(row["options"]) or "–",
+        "name": method["name"],
+        "kind": method["kind"],
+        "paper": f"{method['paper']} ({method['year']})" if method["year"] else method["paper"],
+        "target": ", ".join(method["targets"]),
+        "budget d": method["budget"] or "–",
+        "cost": method["cost"],
+        "tags": ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in method["tags"]),
+        "options": ", ".join(method["options"]) or "–",
     }
 
 

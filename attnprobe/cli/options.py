@@ -27,7 +27,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def click_settings(option: Option) -> dict[str, Any]:
-    """The arguments of ``click.option``. If the field parses its own text, click passes the text on."""
+    """The arguments of ``click.option``. If the option parses its own text, click passes the text on."""
     settings: dict[str, Any] = {
         "help": option.help,
         "metavar": option.metavar or {int: "N", float: "X"}.get(option.kind),
@@ -39,14 +39,14 @@ def click_settings(option: Option) -> dict[str, Any]:
         settings |= {"multiple": True}
     elif option.parse is None:
         settings |= {"type": option.kind}
-    if option.kinds:
+    if option.kinds:  # without a value, the option is its first kind
         settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": "[KIND,…]"}
     if default is not None and default is not False and default != ():
         if default is True:
             settings["help"] = f"{option.help} [default: on]"
         settings |= {"default": default, "show_default": not option.repeatable and "[default: " not in settings["help"]}
     elif option.optional and option.kind is bool:
-        settings["default"] = None
+        settings["default"] = None  # else click makes it False
     return settings
 
 
@@ -54,7 +54,7 @@ def taking(options: Sequence[Option]) -> Decorator:
     """A decorator that gives a function these options in their order."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
+        for option in reversed(options):  # click lists decorators from the last to the first
             function = click.option(option.flag, option.name, **click_settings(option))(function)
         return function
 
@@ -132,11 +132,11 @@ def write_sections(
 ) -> None:
     """Sections of a command's help, each with a title and the options among its parameters."""
     for title, params in sections:
-        options = [one for one in params if isinstance(one, click.Option)]
-        rows = [row for one in options if (row := one.get_help_record(ctx)) is not None]
-        if rows:
+        options = [param for param in params if isinstance(param, click.Option)]
+        records = [record for option in options if (record := option.get_help_record(ctx)) is not None]
+        if records:
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(records)
 
 
 def output_of(**texts: Any) -> Output:
@@ -155,8 +155,9 @@ def check_shown(output: Output, catalogues: Callable[[], Sequence[Catalogue]]) -
     names: Sequence[str] = output.columns or ()
     known: Sequence[Catalogue] = ()
     if names or output.format_ not in FORMATS:
+        # catalogues are imported only if there is a name to check
         known = catalogues()
-    own = [format for one in known for format in one.writers]
+    own = [format for catalogue in known for format in catalogue.writers]
     check_format(output.format_, names, own)
     if names:
         from ..show.shown import check_columns
@@ -187,7 +188,7 @@ def origins() -> dict[str, str]:
         ParameterSource.DEFAULT_MAP: "file",
     }
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    return {name: words.get(one, "default") for name, one in sources.items()}
+    return {name: words.get(source, "default") for name, source in sources.items()}
 
 
 def unknown_variables(commands: Iterable[click.Command]) -> list[str]:

@@ -29,8 +29,8 @@ def shard_of_command() -> str | None:
     return None if ctx is None else ctx.params.get("shard")
 
 
-MOST_FIGURES = 4  # of a kind that are named one by one
-KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
+MOST_FIGURES = 4  # figures of a kind are named one by one up to so many
+KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # endings of tables in a run's folder, with formats
 
 
 def show(view: Shown, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
@@ -48,20 +48,20 @@ def show(view: Shown, output: Output, announced: Collection[str] = (), verdict: 
 
 
 def columns_of(output: Output) -> Sequence[str]:
-    """The columns of tables that a user chose; those of CSV are fields of rows."""
+    """The columns of tables that a user chose. For CSV they are fields of rows, and no columns of tables."""
     return () if output.format_ == "csv" else output.columns or ()
 
 
 def keep_files(view: Shown, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
     """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
 
-    Returns the files.
-
     The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard writes no tables,
     because those in the folder have the rows of all shards.
 
     Args:
         columns: of the view's tables in Markdown and LaTeX (see `Shown.text`).
+
+    Returns the files that were written.
     """
     from ..frame.records.file import strict_json
     from ..frame.records.outputs import write_output
@@ -73,13 +73,14 @@ def keep_files(view: Shown, folder: Path, columns: Sequence[str] = ()) -> list[P
             "command without --shard makes the tables and figures"
         )
     else:
-        named = {view.command: view, **{one.command: one for one in view.companions}}
+        by_name = {view.command: view, **{companion.command: companion for companion in view.companions}}
         if (inputs := view.inputs) is not None:
-            named[f"{view.command}-inputs"] = inputs
-        for name, one in named.items():
-            for kind, form in KINDS.items():
-                chosen = columns if one is view and kind in ("md", "tex") else ()
-                paths.append(write_output(folder, f"tables/{name}.{kind}", one.text(form, columns=chosen) + "\n"))
+            by_name[f"{view.command}-inputs"] = inputs
+        for name, part in by_name.items():
+            for ending, form in KINDS.items():
+                # CSV and JSON have all fields; a companion has other columns than the user chose from
+                chosen = columns if part is view and ending in ("md", "tex") else ()
+                paths.append(write_output(folder, f"tables/{name}.{ending}", part.text(form, columns=chosen) + "\n"))
     for name, value in view.files.items():
         path = write_output(folder, name, strict_json(value, indent=2) + "\n")
         paths.append(path)
@@ -116,7 +117,7 @@ def draw(view: Shown, folder: Path, kinds: Collection[str]) -> list[Path]:
     """Draw figures of a view into ``figures/``, and return their files. A shard draws nothing.
 
     Args:
-        kinds: of those in ``view.figures``, each with those whose names begin with it; ``all`` is every one.
+        kinds: names of ``view.figures``, or first words of their names; ``all`` is every figure.
     """
     if shard_of_command():
         return []
@@ -142,8 +143,9 @@ def _drawn(figure: Drawn, folder: Path, named: bool) -> list[Path]:
     from ..frame.records.outputs import scratch, write_output
     from ..show.styles import FILES
 
-    with scratch(folder) as place:
-        drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
+    # drawn elsewhere first, so that a file in the folder is complete or not there
+    with scratch(folder) as empty_folder:
+        drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(empty_folder)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]
     drawings = [path for path in paths if path.suffix == FILES[0]]
     several = f"{len(drawings)} figures: {folder / 'figures' / figure.stem}*{FILES[0]}"
@@ -161,7 +163,8 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
     """The exit code of a measuring command: 1 if a gate failed, 4 if a cell or a table is lost, else 0.
 
     Args:
-        records: of the run's cells. lost: as `tolerate_write_errors` yields it. failed: as `judge_gates` says.
+        records: of the run's cells. lost: the lines that `tolerate_write_errors` collected.
+        failed: whether a gate failed or is undecided.
 
     >>> exit_of([{"status": "ok"}, {"status": "skipped"}], []).exit_code
     0
@@ -204,11 +207,11 @@ def refuse_impossible(gates: Mapping[str, Any], request: Any) -> None:
     """Refuse gates that no run of a request can pass.
 
     Args:
-        gates: by what a message calls them.
+        gates: by their names in messages.
     """
     from ..judge.parse import impossible_reason
 
-    measures = {one.name: one.measures for one in options_of(type(request)) if one.measures}
+    measures = {option.name: option.measures for option in options_of(type(request)) if option.measures}
     for where, gate in gates.items():
         if (why := impossible_reason(gate, request.known(), measures)) is not None:
             raise UsageError(f"{where}: {why}")
@@ -251,12 +254,18 @@ def begin_cases(gates: Sequence[Any], junit: str | None) -> None:
     from ..judge.junit import Case, write_junit
 
     if junit is not None and not shard_of_command():
+        # a CI that only reads the file would take a missing file for success
         cases = [Case(gate.metric, str(gate), "the run did not finish", "unfinished") for gate in gates]
         write_junit(cases, "gates", junit)
 
 
 def keep_cases(cases: Sequence[Case], suite: str, junit: str | None, failed: bool) -> None:
-    """Write test cases to the file of ``--junit``, if there is one. If a case ``failed``, that is the exit code."""
+    """Write test cases to the file of ``--junit``, if there is one.
+
+    Args:
+        failed: whether a case failed. Then a file that cannot be written is only noted: the exit code is that of the
+            failure.
+    """
     from ..judge.junit import write_junit
 
     if junit is None:

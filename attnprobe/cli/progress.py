@@ -22,22 +22,22 @@ Notify = Callable[[str], None]
 
 
 class Pace:
-    """The rate at which cells finish, counted from the first progress: reading a model and its text is slower."""
+    """The rate at which cells finish. It counts from the first progress: opening a model and a text comes before."""
 
     def __init__(self) -> None:
-        self.before: float | None = None  # of the first report
-        self.begin, self.first = 0.0, 0.0
+        self.before: float | None = None  # cells done at the first report
+        self.begin, self.first = 0.0, 0.0  # the time of the first progress, and the cells done then
 
     def left(self, done: float, total: int) -> float | None:
         """The estimated seconds left; None before there is a rate.
 
-        The cells done hold fractions by the work of each (see `attnprobe.run.loop.Ledger`).
+        ``done`` counts cells by their work (see `attnprobe.run.loop.Ledger`).
         """
         if self.before is None:
             self.before = self.first = done
         if self.first == self.before:  # no progress before this report
             self.begin, self.first = monotonic(), done
-        if done - self.first <= LEAST * total:
+        if done - self.first <= LEAST * total:  # the rate of a few cells would mislead
             return None
         return (monotonic() - self.begin) * (total - done) / (done - self.first)
 
@@ -50,10 +50,10 @@ class Pace:
 
 @contextmanager
 def progress_bar(first: str = "preparing") -> Iterator[tuple[Report, Notify]]:
-    """``(report, notify)``: a bar on a terminal; in a log a line after some seconds, then one a minute.
+    """``(report, notify)``: a bar on a terminal; in a log, a line after some seconds, then a line a minute.
 
     Args:
-        first: what the bar says before the first report.
+        first: the words of the bar before the first report.
     """
     with _bar(first) if sys.stderr.isatty() else _log() as both:
         yield both
@@ -66,7 +66,7 @@ def _log() -> Iterator[tuple[Report, Notify]]:
     def report(done: float, total: int, label: str) -> None:
         nonlocal due
         state = pace.state(done, total)
-        if label and monotonic() > due:  # the end has none
+        if label and monotonic() > due:  # the report of the end has no label, and needs no line
             due = monotonic() + LOG_EVERY
             note(f"{state.strip()}; now {label}")
 

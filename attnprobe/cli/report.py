@@ -79,45 +79,31 @@ def report(
     with all figures, sortable tables and the provenance. It needs no network. Several runs can share one page.
     Another --format, without --plot and --out, prints and writes nothing.
     """
-    from ..errors import UsageError, unknown
+    from ..errors import UsageError
     from ..files import path_of, reading
-    from ..frame.metric import ERROR
     from ..frame.papers import read_reference
     from ..frame.records.outputs import PAGE, write_output
     from ..measure import experiment
     from ..show.page import html_page, open_run, views
-    from ..show.styles import check_style
     from .output import columns_of, show
     from .streams import note
 
+    # everything is refused before anything is written
     output = output_of(**shown)
     kinds = kinds_from(plots or (ALL,), plot_kinds())
     writes = output.format_ == "table" or bool(plots) or out is not None
-    errors = [one.name for one in ERROR]
-    if metric is not None and metric not in errors:
-        raise unknown("metric", metric, errors)
-    check_style(style)
-    if out is not None and not out.strip():
-        raise UsageError("--out has no name; leave it out for the run's own folder")
-    if out is None and len(runs) > 1:
-        raise UsageError("several runs need --out DIR, the folder of their common page")
-    if len(runs) > 1 and output.format_ in ("json", "jsonl", "csv"):
-        raise UsageError(
-            f"--format {output.format_} shows one run; for several, read the tables of each run under --out"
-        )
+    _refuse_impossible(len(runs), metric, style, out, output.format_)
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
-    measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
-
-    check_shown(output, lambda: [one.catalogue for one in measured])
+    commands = dict.fromkeys(command for run in opened for command in run.records)
+    check_shown(output, lambda: [experiment(command).catalogue for command in commands])
     page = opened[0].path if out is None else path_of(out)
     if page.exists() and not page.is_dir():
         raise UsageError(f"--out {page} is not a directory")
-    folders = _folders(opened, page)
     reports = []
-    for run, folder in zip(opened, folders, strict=True):
+    for run, folder in zip(opened, _folders(opened, page), strict=True):
         with reading(run.path, UsageError, ": cannot be shown"):
             shown_views = views(run, metric, papers, style)
             for line in run.notes:
@@ -132,6 +118,24 @@ def report(
         raise click.exceptions.Exit(4)
 
 
+def _refuse_impossible(runs: int, metric: str | None, style: str, out: str | None, format_: str) -> None:
+    """Refuse options that are wrong for so many runs, whatever the runs hold."""
+    from ..errors import UsageError, unknown
+    from ..frame.metric import ERROR
+    from ..show.styles import check_style
+
+    errors = [known.name for known in ERROR]
+    if metric is not None and metric not in errors:
+        raise unknown("metric", metric, errors)
+    check_style(style)
+    if out is not None and not out.strip():
+        raise UsageError("--out has no name; leave it out for the run's own folder")
+    if out is None and runs > 1:
+        raise UsageError("several runs need --out DIR, the folder of their common page")
+    if runs > 1 and format_ in ("json", "jsonl", "csv"):
+        raise UsageError(f"--format {format_} shows one run; for several, read the tables of each run under --out")
+
+
 def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
     """The folder of each run's tables and figures: next to the page, or one folder per run next to the page."""
     if len(runs) == 1:
@@ -139,6 +143,7 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
     names: list[str] = []
     for run in runs:
         name = run.path.resolve().name or "run"
+        # runs in different folders may have one name
         again = sum(other == name or other.startswith(f"{name}-again") for other in names)
         names.append(f"{name}-again{again}" if again else name)
     return [page / name for name in names]
@@ -147,9 +152,9 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
 def _rebuilt(
     run: Run, shown: Sequence[Shown], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
 ) -> Report:
-    """Write a run's tables and figures to a folder, and return their names for the page.
+    """Write a run's tables and figures to a folder, and return what the page shows of the run.
 
-    Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
+    The page shows only the SVG figures that are drawn now: an older file may be of another run.
     """
     from ..show.page import Report
     from .output import draw, figure_files, is_named, keep_files
@@ -160,12 +165,14 @@ def _rebuilt(
     for view in shown:
         files += keep_files(view, folder, columns)
         figures += draw(view, folder, kinds)
-        files += [path for one in view.figures.values() for path in figure_files(folder, one.stem)]
+        files += [path for figure in view.figures.values() for path in figure_files(folder, figure.stem)]
     for kind in kinds:
         if kind in plot_kinds() and not any(is_named(name, [kind]) for view in shown for name in view.figures):
             note(f"no figure of {kind}: this run left nothing to draw it from")
     drawn = [path for path in figures if path.suffix == ".svg"]
     linked = sorted({path for path in (*files, *figures) if path.suffix != ".svg" or path in drawn})
     if folder.resolve() == run.path.resolve():
-        linked += sorted(folder.glob("rows*.jsonl")) + [folder / "manifest.json"] * bool(run.manifest)
+        linked += sorted(folder.glob("rows*.jsonl"))
+        if run.manifest:
+            linked.append(folder / "manifest.json")
     return Report(run, shown, drawn, [path.relative_to(page).as_posix() for path in linked])

@@ -16,7 +16,7 @@ import click
 
 from ..grammar.foreign import one_line, printable, undiverted
 
-BEGAN = monotonic()  # this process
+BEGAN = monotonic()  # when this process began, nearly
 
 _waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that wait for an end", default=None)
 
@@ -34,7 +34,8 @@ class Tolerant(io.RawIOBase):
                 written = self.raw.write(data)
                 if written is not None:
                     return written
-                select.select([], [self.raw], [])  # another process made it non-blocking
+                # another process made the stream non-blocking, and it is full: wait
+                select.select([], [self.raw], [])
             except OSError as error:
                 self.error = error
         return len(data)
@@ -72,7 +73,7 @@ def _raw(stream: Any) -> Any:
 
 
 def unwritten() -> OSError | None:
-    """The reason why part of the answer was not written; None if all was, or if the reader left."""
+    """The reason why part of the answer was not written; None if everything was written, or if the reader left."""
     sys.stdout.flush()
     raw = _raw(sys.stdout)
     error = raw.error if isinstance(raw, Tolerant) else None
@@ -83,7 +84,7 @@ def echo(text: str, err: bool = False, styled: bool = False) -> None:
     """Print text on stdout or stderr.
 
     Args:
-        styled: whether it is of `console_of`, which made it printable before it added colours.
+        styled: whether the text was made printable before it got colours, whose escapes must stay.
     """
     click.echo(text if styled else printable(text), err=err, file=None if err else undiverted())
 
@@ -104,11 +105,8 @@ def answer(text: str, styled: bool = False) -> None:
 
 @contextmanager
 def answers_last() -> Iterator[None]:
-    """Print each `answer` at the end of the block, so that a reader that leaves costs no files, gates or exit code.
-
-    Blocks in it leave the printing to the outer one.
-    """
-    if _waiting.get() is not None:
+    """Print each `answer` at the end of the block, so that a reader that leaves costs no files, gates or exit code."""
+    if _waiting.get() is not None:  # a block in another block: the outer one prints
         yield
         return
     waiting: list[tuple[str, bool]] = []

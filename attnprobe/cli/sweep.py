@@ -70,7 +70,7 @@ def sweep(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, op
     from . import cli
 
     chosen = cli.get_command(ctx, config.command)
-    options = (*options, "--list") if listing else options  # the command's own
+    options = (*options, "--list") if listing else options  # with a FILE, --list is the command's own option
     sub = chosen.make_context(config.command, list(options), parent=ctx.parent, default_map=dict(config.values))
     if sub.params["out"] is None:
         sub.params["out"] = str(folder(config, sub.params))

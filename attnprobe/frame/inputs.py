@@ -24,26 +24,26 @@ def inputs_frame(inputs: Iterable[Any], cells: Sequence[Any], labels: Mapping[st
     """
     import pandas as pd
 
-    wanted: set[tuple[Any, ...]] = set()
+    # the file may have statistics of other settings, whose cells are not shown
+    measured_heads: set[tuple[Any, ...]] = set()
     for cell in cells:
-        layers = [cell["layer"]] if cell["layer"] is not None else cell.get("layers", ())  # of several
-        wanted |= {
+        layers = [cell["layer"]] if cell["layer"] is not None else cell.get("layers", ())  # a cell of several layers
+        measured_heads |= {
             (identity(cell["source"]), cell["n"], layer, cell["window"], head)
             for layer in layers
             for head in cell["heads"]
         }
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for of_layer in inputs:
-        source = identity(of_layer["source"])
+        facts, source = of_layer["source"], identity(of_layer["source"])
         for number, head in enumerate(of_layer["heads"] if of_layer["status"] == "ok" else ()):
-            place = (source, of_layer["n"], of_layer["layer"], of_layer["window"], head)
-            if place in wanted:
-                facts = of_layer["source"]
-                where = (facts.get("weights"), labels[source] or "", scale_of(facts), *place[1:])
-                measured = {name: values[number] for name, values in of_layer["metrics"].items()}
-                rows[place] = dict(zip(PLACE, where, strict=True)) | measured
+            of_head = (source, of_layer["n"], of_layer["layer"], of_layer["window"], head)
+            if of_head in measured_heads:
+                place = (facts.get("weights"), labels[source] or "", scale_of(facts), *of_head[1:])
+                statistics = {name: values[number] for name, values in of_layer["metrics"].items()}
+                rows[of_head] = dict(zip(PLACE, place, strict=True)) | statistics
     order = [*labels]
-    every = [rows[place] for place in sorted(rows, key=lambda place: (order.index(place[0]), *place[1:]))]
-    frame = typed(pd.DataFrame(every, columns=[*PLACE] if not every else None), CellLine)
+    ordered = [rows[of_head] for of_head in sorted(rows, key=lambda of_head: (order.index(of_head[0]), *of_head[1:]))]
+    frame = typed(pd.DataFrame(ordered, columns=[*PLACE] if not ordered else None), CellLine)
     statistics = [name for name in frame if name in METRICS and name not in CellLine.model_fields]
     return frame.astype(dict.fromkeys(statistics, "Float64"))

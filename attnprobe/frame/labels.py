@@ -39,10 +39,11 @@ def scale_of(facts: Mapping[str, Any] | None) -> float:
 def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
     """A short label for each source of the records, by `identity`, in their order; None for a single source.
 
-    It is the word of ``--weights``, a Q/K/V file's name or a task's, and what else tells apart sources that share it.
+    The label is the word of ``--weights``, or the name of a Q/K/V file or of a task. Sources with the same word have
+    further facts in their labels, until no two labels are equal.
 
     >>> facts = {"weights": "initialized", "weights_seed": 0}, {"weights": "initialized", "weights_seed": 1}
-    >>> list(source_labels({"source": one} for one in facts).values())
+    >>> list(source_labels({"source": of_run} for of_run in facts).values())
     ['initialized, weights seed 0', 'initialized, weights seed 1']
     """
     sources: dict[str, Mapping[str, Any]] = {}
@@ -56,6 +57,7 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
         labels[key] = str(next(words, "unknown source"))
     others = sorted({name for facts in sources.values() for name in facts} - {*TELLING, *NAMES})
     for name in (*TELLING, *others):
+        # the fact is added to all tied labels at once: the labels so far decide which are tied
         before = dict(labels)
         for key in sources:
             tied = [other for other in sources if before[other] == before[key]]
@@ -91,6 +93,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
     sources = [record.get("source") or {} for record in records]
     factors = sorted({scale_of(facts) for facts in sources})
     lengths = sorted({record["n"] for record in records})
+    # a training on a task has layers and heads of its own model
     placed = [record for record in records if "task" not in (record.get("source") or {})]
     heads = {head for record in placed for head in record.get("heads") or ()}
     parts = [
@@ -107,7 +110,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _beyond_positions(sources: Sequence[Mapping[str, Any]], longest: int) -> str:
-    """How a text of more tokens than a model has positions was read; empty of a shorter one.
+    """How a text was read that has more tokens than the model has positions; empty for a shorter text.
 
     >>> _beyond_positions([{"max_positions": 512, "positions": "segment"}], 1024)
     ' in segments of 512'
@@ -136,7 +139,8 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
         seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
         split = f" ({facts['split']})" if facts.get("split") else ""
         model, weights, text = (str(facts.get(name)) for name in ("model", "weights", "text"))
-        weights = "with its own weights" if weights == "pretrained" and model not in MODELS else weights  # maybe random
+        if weights == "pretrained" and model not in MODELS:
+            weights = "with its own weights"  # a model that nobody trained has random weights
         return MODELS.get(model, model), f"{WEIGHTS.get(weights, weights)}{seed}", f"on {TEXTS.get(text, text)}{split}"
     if "qkv" in facts:
         return f"Q, K and V of {facts['qkv']}", "", ""
@@ -145,9 +149,9 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
     return " of ".join(str(facts[name]) for name in ("task", "text") if facts.get(name)), "", ""
 
 
-def layers_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The layers of rows; empty without rows."""
-    layers = sorted({row["layer"] for row in rows})
+def layers_in_words(records: Iterable[Mapping[str, Any]]) -> str:
+    """The layers of records; empty without records."""
+    layers = sorted({record["layer"] for record in records})
     return layer_in_words(spans(layers)) if layers else ""
 
 
@@ -161,7 +165,9 @@ def layer_in_words(layer: int | str) -> str:
 
 
 def file_tag(label: str | None) -> str:
-    """The part of a file name that distinguishes figures of several sources. A label with other characters is hashed.
+    """The part of a file name that distinguishes figures of several sources, made of the source's label.
+
+    Characters that file names should not have become hyphens; then a hash keeps two such labels apart.
 
     >>> file_tag("initialized-qkv"), file_tag(None), file_tag("initialized, weights seed 1")
     ('-initialized-qkv', '', '-initialized-weights-seed-1-531770')

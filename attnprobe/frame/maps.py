@@ -26,7 +26,7 @@ def maps_of(cells: Sequence[Fields], folder: Path, labels: Mapping[str, str]) ->
     The exact matrix of a place stands before its methods, under the name `EXACT`.
 
     Args:
-        cells: of the run. folder: the run's. labels: the label of each cell's source, by the cell's key.
+        cells: of the run. folder: of the run. labels: the label of each cell's source, by the cell's key.
     """
     import pandas as pd
 
@@ -34,18 +34,19 @@ def maps_of(cells: Sequence[Fields], folder: Path, labels: Mapping[str, str]) ->
     known: set[Path] = set()
     for cell in mapped(cells):
         path, exact = map_path(folder, cell["key"]), exact_map_path(folder, cell)
-        place = place_of(cell, labels[cell["key"]])
-        if exact not in known and exact.exists():
+        columns = place_of(cell, labels[cell["key"]])
+        if exact not in known and exact.exists():  # the methods of a place share the file of the exact matrix
             known.add(exact)
-            frames.append(_blocks(exact, cell, {**place, "name": EXACT, "method": None, "options": None, "d": None}))
+            frames.append(_blocks(exact, cell, {**columns, "name": EXACT, "method": None, "options": None, "d": None}))
         if path.exists():
-            frames.append(_blocks(path, cell, place))
+            frames.append(_blocks(path, cell, columns))
     if not frames:
         return pd.DataFrame(columns=[*PLACE, "head", "row", "column", "weight"])
     return typed(pd.concat(frames, ignore_index=True), CellLine).astype({"head": "Int64", "weight": "Float64"})
 
 
 def _blocks(path: Path, cell: Fields, place: dict[str, Any]) -> DataFrame:
+    """The blocks of one file, each with the columns of its place."""
     import numpy as np
     import pandas as pd
 

@@ -105,9 +105,9 @@ def weights_of(init: str, weights: Collection[str]) -> str | None:
 def overlay_of(references: Sequence[Reference], frame: DataFrame) -> DataFrame:
     """The values of papers as a frame: the metric `METRIC`, where each stands, its ``init`` and its ``uncertainty``.
 
-    Papers measure layer 0 with softmax. ``name`` is that of the run's first method that a paper means, ``weights`` the
-    run's weights; both are the paper's own words where the run has none. Of several values at one place, the first
-    file's counts.
+    Papers measure layer 0 with softmax. ``name`` is the name of the run's first method that the paper means, and
+    ``weights`` are the run's weights; if the run has none, both are the paper's own words. Of several values of one
+    method at the same n and d, the first counts.
 
     Args:
         frame: of kind ``head``.

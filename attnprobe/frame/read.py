@@ -21,15 +21,15 @@ PLACE = (
     *("status", "reason", "duplicates", "seconds"),
 )
 DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
-STATE = ("status", "reason")  # which a row without its own has from its cell
-WIDE = ("seed",)  # may have more than 64 bits
+STATE = ("status", "reason")  # a row without a status of its own has its cell's
+WIDE = ("seed",)  # columns whose numbers may have more than 64 bits
 
 
 def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mapping[str, str]) -> DataFrame:
-    """The rows of one kind, in the order of their cells; of kind ``cell`` a row for each cell.
+    """The rows of one kind, in the order of their cells. The kind ``cell`` has a row for each cell.
 
-    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. A cell whose
-    state none of its rows has, as one that was skipped, has a row of the kind without a head too.
+    Columns have nullable types: `pandas.NA` is not measured, infinity is infinite. If no row of a cell has the cell's
+    status, the cell has a further row without a head. A skipped cell, which has no rows, is an example.
 
     Args:
         labels: the label of each cell's source, by the cell's key.
@@ -42,28 +42,31 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
     if kind not in (CELL, *types.kinds):
         raise unknown("kind of rows", kind, [CELL, *types.kinds])
     more = [name for name in types.cell.model_fields if name not in CellLine.model_fields]
-    places = [place_of(cell, labels[cell["key"]]) | {name: cell.get(name) for name in more} for cell in cells]
-    left = typed(pd.DataFrame(places, columns=[*PLACE, *more]), types.cell)
+    cell_facts = [place_of(cell, labels[cell["key"]]) | {name: cell.get(name) for name in more} for cell in cells]
+    of_cells = typed(pd.DataFrame(cell_facts, columns=[*PLACE, *more]), types.cell)
     if kind == CELL:
-        return left
+        return of_cells
     model = types.kinds[kind]
     own = [name for name in model.model_fields if name not in ("kind", "key")]
-    rows, of_cell = [], []
+    rows, numbers = [], []  # the rows, and the number of each row's cell
     for number, cell in enumerate(cells):
         of_kind = [row for row in cell["rows"] if row["kind"] == kind]
+        # without a row that has the status, a table would show the cell as sound, or not at all
         lost = cell["status"] != "ok" and not any(row.get("status") == cell["status"] for row in of_kind)
         if not cell["rows"] or lost and (not of_kind or "status" in own):
             of_kind.append({})
         rows += of_kind
-        of_cell += [number] * len(of_kind)
+        numbers += [number] * len(of_kind)
+    # a metric that no row has is no column, so that tables leave it out
     needed = {HEAD, *(name for name, field in model.model_fields.items() if field.is_required())}
-    there = {name for row in rows for name in row}
-    right = typed(pd.DataFrame(rows, columns=[name for name in own if name in there or name in needed]), model)
-    left = left.take(of_cell).reset_index(drop=True)
-    of_both = [name for name in left if name in own]  # a row's own goes first, as the time of a round
-    for name in set(of_both) & {*STATE}:
-        right[name] = right[name].fillna(left[name]) if name in right else left[name]
-    return pd.concat([left.drop(columns=of_both), right], axis=1)
+    known = {name for row in rows for name in row}
+    of_rows = typed(pd.DataFrame(rows, columns=[name for name in own if name in known or name in needed]), model)
+    of_cells = of_cells.take(numbers).reset_index(drop=True)
+    # the row's own value replaces the cell's, such as the time of a round
+    in_both = [name for name in of_cells if name in own]
+    for name in set(in_both) & {*STATE}:
+        of_rows[name] = of_rows[name].fillna(of_cells[name]) if name in of_rows else of_cells[name]
+    return pd.concat([of_cells.drop(columns=in_both), of_rows], axis=1)
 
 
 def place_of(cell: Fields, label: str) -> dict[str, Any]:
@@ -94,18 +97,19 @@ def dtype_of(annotation: Any) -> str | None:
     >>> dtype_of(float | None), dtype_of(int), dtype_of(list[int])
     ('Float64', 'Int64', None)
     """
-    for one in _members(annotation):
-        if one in DTYPES:
-            return DTYPES[one]
-        if typing.get_origin(one) is typing.Literal:
+    for member in _members(annotation):
+        if member in DTYPES:
+            return DTYPES[member]
+        if typing.get_origin(member) is typing.Literal:
             return "string"
     return None
 
 
 def _members(annotation: Any) -> Iterable[Any]:
+    """The types of a union, or the type itself, without the comments of ``Annotated``."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _members(typing.get_args(annotation)[0])
     if origin in (typing.Union, UnionType):
-        return [member for one in typing.get_args(annotation) for member in _members(one)]
+        return [member for part in typing.get_args(annotation) for member in _members(part)]
     return [annotation]

@@ -1,6 +1,6 @@
-"""The lines of ``rows.jsonl`` as types: one cell is some rows, and a line of kind ``cell`` that ends them.
+"""The lines of ``rows.jsonl`` as types: a cell is some rows, and a line of kind ``cell`` that ends them.
 
-A command declares a `RowTypes`: what its cell line has beside `CellLine`, and a model for each kind of its rows.
+A command declares a `RowTypes`: a model for each kind of its rows, and one for the line that ends a cell.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .records.file import CELL, decode_inf
 from .records.shapes import Source
 
 HEAD = "head"
-# the methods with the tag diagnostic, which bound the others or cost as much as exact attention; a test compares them
+# The methods with the tag diagnostic, which bound the others or cost as much as exact attention. They stand here too,
+# because showing a run imports no method; a test compares the two lists.
 YARDSTICKS = frozenset(
     (
         *("softmax", "kernelized", "svd", "topk", "topp", "dsa-oracle", "magicpig", "vattention"),
@@ -63,7 +64,7 @@ L = TypeVar("L", bound=Line)
 
 
 class CellLine(Line):
-    """The end of a cell: where it stands and how it ended. The rows of the cell stand before it."""
+    """The end of a cell: its place and its status. The rows of the cell stand before this line."""
 
     kind: Literal["cell"] = Field(description="the kind of the line")
     schema_: Annotated[int, said("the version of this format")] = Field(alias="schema")
@@ -94,7 +95,7 @@ class CellLine(Line):
 
 
 class Row(Line):
-    """A row of a cell: its own fields. Where it stands, and the schema, are on the cell line with the same ``key``."""
+    """A row of a cell: its own fields. Its place and the schema are on the cell line with the same ``key``."""
 
     kind: Annotated[str, said("the kind of the row")]
     key: Annotated[Key, said("the cell that the row belongs to")]
@@ -107,7 +108,7 @@ class HeadRow(Row):
 
 
 def with_metrics(name: str, base: type[L], metrics: Iterable[Metric]) -> type[L]:
-    """A kind of lines that has a number for each of the metrics too."""
+    """The model ``base`` with a number for each of the metrics too."""
     types = {metric: Known if metric.unit == "rows" else Value for metric in metrics}
     fields: dict[str, Any] = {metric.name: (Annotated[of, said(metric.meaning)], None) for metric, of in types.items()}
     return create_model(name, __base__=base, __doc__=base.__doc__, **fields)
@@ -122,10 +123,10 @@ def head_rows(heads: Sequence[int], columns: Mapping[str, Sequence[Any]], kind: 
     for name, values in columns.items():
         if len(values) != len(heads):
             raise ValueError(f"{name}: {len(values)} values for {len(heads)} heads")
-    values = zip(*columns.values(), strict=True) if columns else [()] * len(heads)
+    of_heads = zip(*columns.values(), strict=True) if columns else [()] * len(heads)
     return [
-        {"kind": kind, "head": head, **dict(zip(columns, row, strict=True))}
-        for head, row in zip(heads, values, strict=True)
+        {"kind": kind, "head": head, **dict(zip(columns, values, strict=True))}
+        for head, values in zip(heads, of_heads, strict=True)
     ]
 
 
@@ -134,7 +135,7 @@ class RowTypes:
     """The lines of one command.
 
     Attributes:
-        kinds: the model of each kind of rows. cell: that of the line that ends a cell.
+        kinds: the model of each kind of rows. cell: the model of the line that ends a cell.
     """
 
     kinds: Mapping[str, type[Row]]
@@ -146,7 +147,7 @@ class RowTypes:
         return {kind: TypeAdapter(rows) for kind, rows in lists.items()}
 
     def problem(self, cell: Fields) -> str | None:
-        """What is wrong with a cell and its rows, in words; None if nothing is.
+        """The first fault of a cell and its rows, in words; None without a fault.
 
         >>> RowTypes({"head": HeadRow}).problem({"kind": "cell", "schema": 2, "lines": 1, "rows": []})
         'field key: missing, and 5 more'
@@ -172,7 +173,10 @@ class RowTypes:
         return None
 
     def known(self, cell: Fields) -> JsonObject:
-        """A cell without a `problem`, with the fields of its types alone, also those it lacks; infinity is a number."""
+        """A cell without a `problem`, with exactly the fields of its types: a missing field has its default.
+
+        Infinity, which is a text in JSON, is a number.
+        """
         named = {field.alias or name: field for name, field in self.cell.model_fields.items()}
         lacks = {name: field.default for name, field in named.items() if not field.is_required() and name not in cell}
         rows = [
@@ -182,7 +186,7 @@ class RowTypes:
         return {**{name: value for name, value in cell.items() if name in named}, **lacks, "rows": rows}
 
     def json_schemas(self) -> dict[str, JsonObject]:
-        """JSON Schema of each kind of the command's lines; the last is that of the line that ends a cell."""
+        """JSON Schema of each kind of the command's lines; the last is of the line that ends a cell."""
         schemas = {}
         for kind, model in {**self.kinds, CELL: self.cell}.items():
             schema = model.model_json_schema()
@@ -192,7 +196,7 @@ class RowTypes:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The meaning of each column that its frames have of their own."""
+        """The meaning of each column of the command's frames that other commands do not have."""
         models = [*self.kinds.values(), self.cell]
         fields = {name: field for model in models for name, field in model.model_fields.items()}
         return {name: field.description or "" for name, field in fields.items() if name not in CellLine.model_fields}

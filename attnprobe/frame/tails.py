@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 
 def quantile(values: ArrayLike, share: float) -> float | None:
-    """The quantile of a share of values, linear between two of them; None of no values, or of some that are missing.
+    """The quantile of a share of values, linear between two values; None without values, or if a value is missing.
 
     >>> quantile([4.0, 0.0, 1.0], 0.75), quantile([1.0, float("nan")], 1.0)
     (2.5, None)
@@ -35,8 +35,9 @@ def rms(values: ArrayLike) -> float | None:
 def quantile_ends(values: ArrayLike, windows: ArrayLike, share: float) -> tuple[float, float] | None:
     """The 95 % interval of `quantile` over windows, by resampled windows; None of one window or of missing values.
 
-    A resample has W of the W windows, with all their steps. The ends are quantiles of `RESAMPLES` of them, which one
-    seed draws. The interval of a quantile that few steps decide is too short, that of the maximum ends at the maximum.
+    A resample is W draws from the W windows, each with all of its steps. The ends are quantiles over `RESAMPLES`
+    resamples, which are drawn from one seed. The interval of a quantile that few steps decide is too short. The
+    interval of the maximum ends at the maximum.
 
     >>> quantile_ends([0.0, 0.0, 4.0, 4.0], [0, 0, 1, 1], 0.5)
     (0.0, 4.0)
@@ -48,10 +49,11 @@ def quantile_ends(values: ArrayLike, windows: ArrayLike, share: float) -> tuple[
         return None
     order = np.argsort(numbers, kind="stable")
     passed = counts[:, codes[order]].cumsum(1)  # (resamples, values): how many values a resample has up to here
-    place = share * (passed[:, -1] - 1)
-    below = np.floor(place)
-    low, high = (numbers[order][(passed > at[:, None]).argmax(1)] for at in (below, np.ceil(place)))
-    return _ends(low + (place - below) * (high - low))
+    position = share * (passed[:, -1] - 1)
+    below = np.floor(position)
+    # the first value at which a resample has passed the position
+    low, high = (numbers[order][(passed > rank[:, None]).argmax(1)] for rank in (below, np.ceil(position)))
+    return _ends(low + (position - below) * (high - low))
 
 
 def rms_ends(values: ArrayLike, windows: ArrayLike) -> tuple[float, float] | None:
@@ -78,6 +80,7 @@ def _resampled(values: ArrayLike, windows: ArrayLike) -> tuple[np.ndarray, np.nd
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
+    """The ends of the interval that has the share `LEVEL` of values."""
     import numpy as np
 
     low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))

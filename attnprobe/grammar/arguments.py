@@ -44,9 +44,9 @@ def checked(**declared: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = signature(function).parameters
-        named = [name for name, one in parameters.items() if one.kind is not Parameter.VAR_KEYWORD]
+        named = [name for name, parameter in parameters.items() if parameter.kind is not Parameter.VAR_KEYWORD]
 
-        @cache
+        @cache  # at the first call: the names in annotations may not be defined yet
         def kinds() -> dict[str, Any]:
             return _evaluated(function, {name: parameters[name].annotation for name in named}) | declared
 
@@ -110,7 +110,8 @@ def fault(value: Any, kind: Any) -> str | None:
         faults = [fault(value, part) for part in parts]
         if None in faults:
             return None
-        own = [one for one, part in zip(faults, parts, strict=True) if _is(value, get_origin(part) or part)]
+        # a list of wrong items is better told by its items than by the words of the union
+        own = [problem for problem, part in zip(faults, parts, strict=True) if _is(value, get_origin(part) or part)]
         return own[0] if own else _needed(value, _words(kind))
     if not _is(value, origin or kind):
         return _needed(value, _words(kind))
@@ -120,6 +121,7 @@ def fault(value: Any, kind: Any) -> str | None:
         return _of_tuple(value, parts)
     if origin is not None and origin is not Callable:
         return _of_items(value, parts)
+    # a tensor can only exist if torch is imported
     torch = sys.modules.get("torch")
     if torch is not None and kind is torch.Tensor:
         return tensor_fault(value)

@@ -51,7 +51,7 @@ def _paragraphs(text: str) -> Iterator[list[str]]:
 
 
 def _continues(first: str, line: str) -> bool:
-    """Whether a line continues what the ``first`` one begins."""
+    """Whether a line belongs to the paragraph that begins with the line ``first``."""
     if not line.strip() or not first.strip():
         return False
     if _indent(first) == 0 and not first.startswith("- "):

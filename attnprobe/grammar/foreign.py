@@ -34,7 +34,7 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[31mb\u202ec\udc80 \U000e0041"))
     a\x1b[31mb\u202ec\udc80 \U000e0041
     """
-    if text.isascii() and text.isprintable():
+    if text.isascii() and text.isprintable():  # almost every text, and quicker than the pattern
         return text
     return UNPRINTABLE.sub(_escaped, text)
 
@@ -48,8 +48,8 @@ def printable_within(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {printable(key): printable_within(one) for key, one in value.items()}
-    return [printable_within(one) for one in value] if isinstance(value, list) else value
+        return {printable(key): printable_within(item) for key, item in value.items()}
+    return [printable_within(item) for item in value] if isinstance(value, list) else value
 
 
 def one_line(text: str) -> str:
@@ -144,7 +144,7 @@ def _text_of(error: BaseException) -> str:
         return cut(printable(re.sub(r"\r\n?", "\n", str(error)[: 2 * LINE])).strip(), LINE)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # it is foreign code too
+    except BaseException:  # the text of an exception may be made by foreign code
         return ""
 
 

@@ -47,18 +47,18 @@ def options_text(options: Mapping[str, object] | str | None) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
 
 
-def method_label(row: Mapping[str, Any]) -> str:
-    """The method of a row as the command line takes it, ``NAME[:k=v,…]``; empty for a row without a method.
+def method_label(record: Mapping[str, Any]) -> str:
+    """The method of a record as the command line takes it, ``NAME[:k=v,…]``; empty for a record without a method.
 
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
     'skyformer:inverse=newton,ridge=0.001'
     """
-    options = options_text(row.get("options"))
-    return (row["method"] or "") + (f":{options}" if options else "")
+    options = options_text(record.get("options"))
+    return (record["method"] or "") + (f":{options}" if options else "")
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """The options of a canonical text (see `options_text`), numbers and truth values as such.
+    """The options of a canonical text (see `options_text`), with numbers and truth values.
 
     >>> options_of("inverse=newton,ridge=0.001,share_heads=True"), options_of("")
     ({'inverse': 'newton', 'ridge': 0.001, 'share_heads': True}, {})
@@ -87,6 +87,7 @@ def with_commas(text: str) -> str:
     name, options = parts(text)
     if options is None:
         return text
+    # a "name" with an equals sign is an option itself
     return name + ("," if "=" in name else ":") + JOINT.sub(",", options)
 
 
@@ -102,7 +103,7 @@ def file_and_function(name: str) -> tuple[str, str] | None:
     >>> file_and_function("a/mine.py:fn"), file_and_function("mine.py"), file_and_function("svd")
     (('a/mine.py', 'fn'), ('mine.py', ''), None)
     """
-    file, py, rest = name.rpartition(".py")
+    file, py, rest = name.rpartition(".py")  # the last one, because a folder's name may end in .py too
     return (file + py, rest[1:]) if py and (not rest or rest[0] == ":") else None
 
 
@@ -124,11 +125,12 @@ def short_name(name: str) -> str:
     """
     if name.startswith(SELECTION):
         return SELECTION + re.split(r"[/\\]", name.removeprefix(SELECTION))[-1]
-    where = file_and_function(name)
-    if where is None:
+    found = file_and_function(name)
+    if found is None:
         return name
-    file = re.split(r"[/\\]", where[0])[-1]
-    return f"{file}:{where[1]}"
+    path, function = found
+    file = re.split(r"[/\\]", path)[-1]
+    return f"{file}:{function}"
 
 
 #: the names of Wikitext-2, and the configuration of the data set that each is
@@ -170,10 +172,10 @@ def wikitext_name(name: str) -> str | None:
     return name if name in WIKITEXT else None
 
 
-LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
+LARGEST = 1e300  # of numbers that are given or measured, so that their sums are finite
 
 
-def numbers(text: str, what: str, least: int = 0) -> tuple[int, ...]:
+def numbers(text: str, called: str, least: int = 0) -> tuple[int, ...]:
     """A list of whole numbers and ranges. Repeats count once.
 
     Raises:
@@ -187,36 +189,36 @@ def numbers(text: str, what: str, least: int = 0) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             if not first and last.isdecimal():
-                raise UsageError(f"{what}: {part.strip()} is below {least}; write a whole number from {least} on")
-            raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5")
-        if max(len(first), len(last)) > 9:
-            raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
+                raise UsageError(f"{called}: {part.strip()} is below {least}; write a whole number from {least} on")
+            raise UsageError(f"{called}: '{part.strip()}' is not a whole number or a range like 0-5")
+        if max(len(first), len(last)) > 9:  # by its digits: a number of a million digits is slow to read
+            raise UsageError(f"{called}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
         low, high = int(first), int(last or first)
         if high < low:
-            raise UsageError(f"{what}: the range {part.strip()} runs backwards; write {high}-{low}")
+            raise UsageError(f"{called}: the range {part.strip()} runs backwards; write {high}-{low}")
         if high - low >= 100_000:
-            raise UsageError(f"{what}: the range {part.strip()} is too long")
+            raise UsageError(f"{called}: the range {part.strip()} is too long")
         every += range(low, high + 1)
     return tuple(dict.fromkeys(every))
 
 
-def positive_numbers(text: str, what: str) -> tuple[int, ...]:
+def positive_numbers(text: str, called: str) -> tuple[int, ...]:
     """A list of whole numbers and ranges above 0, such as budgets."""
-    values = numbers(text, what, least=1)
+    values = numbers(text, called, least=1)
     if 0 in values:
-        raise UsageError(f"{what}: 0 is below 1; write a whole number from 1 on")
+        raise UsageError(f"{called}: 0 is below 1; write a whole number from 1 on")
     return values
 
 
-def lengths(text: str, what: str) -> tuple[int, ...]:
+def lengths(text: str, called: str) -> tuple[int, ...]:
     """A list of numbers of tokens, at least 2 each."""
-    values = numbers(text, what, least=2)
+    values = numbers(text, called, least=2)
     if min(values) < 2:
-        raise UsageError(f"{what}={min(values)}: attention needs at least 2 tokens")
+        raise UsageError(f"{called}={min(values)}: attention needs at least 2 tokens")
     return values
 
 
-def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
+def available_ones(numbers: Sequence[int] | str, called: str, available: Sequence[int]) -> tuple[int, ...]:
     """The requested numbers, if they are available; ``all`` is everything ``available``.
 
     >>> available_ones("all", "head", range(3))
@@ -226,20 +228,20 @@ def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[
         return tuple(available)
     for number in numbers:
         if number not in available:
-            raise UsageError(f"{what} {number} does not exist; choose from {spans(available)}")
+            raise UsageError(f"{called} {number} does not exist; choose from {spans(available)}")
     return tuple(numbers)
 
 
-def positives(text: str, what: str) -> tuple[float, ...]:
+def positives(text: str, called: str) -> tuple[float, ...]:
     """A list of numbers above 0, in rising order. Repeats count once.
 
     >>> positives("0.5,0.1", "epsilon")
     (0.1, 0.5)
     """
-    return tuple(sorted({positive(part, what) for part in text.split(",")}))
+    return tuple(sorted({positive(part, called) for part in text.split(",")}))
 
 
-def positive(text: str, what: str) -> float:
+def positive(text: str, called: str) -> float:
     """A number above 0.
 
     >>> positive("1e301", "epsilon")
@@ -252,27 +254,27 @@ def positive(text: str, what: str) -> float:
     except ValueError:
         number = 0.0
     if not number > 0:
-        raise UsageError(f"{what}: '{text.strip()}' is not a number above 0")
+        raise UsageError(f"{called}: '{text.strip()}' is not a number above 0")
     if number > LARGEST:
-        raise UsageError(f"{what}: '{text.strip()}' is too large; choose a number up to {LARGEST:g}")
+        raise UsageError(f"{called}: '{text.strip()}' is too large; choose a number up to {LARGEST:g}")
     return number
 
 
-def words(text: str, what: str) -> tuple[str, ...]:
+def words(text: str, called: str) -> tuple[str, ...]:
     """A list of words."""
     parts = tuple(word.strip() for word in text.split(","))
     if not all(parts):
-        raise UsageError(f"{what} '{text}': an empty word; write words with commas between them, such as a,b")
+        raise UsageError(f"{called} '{text}': an empty word; write words with commas between them, such as a,b")
     return parts
 
 
-def counted(what: str, numbers: Sequence[int]) -> str:
+def counted(word: str, numbers: Sequence[int]) -> str:
     """Sorted numbers of things, with the name of the things.
 
     >>> counted("layer", [5]), counted("layer", [0, 1, 5])
     ('layer 5', 'layers 0-1, 5')
     """
-    return f"{what}{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+    return f"{word if len(numbers) < 2 else f'{word}s'} {spans(numbers)}"
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ def _truth(value: Any) -> Any:
 
 
 def _number(value: Any, kind: type) -> Any:
-    """The number that a text has; other values, and texts without one, as they are."""
+    """The number that a text stands for. Other values, and texts that are no number, stay as they are."""
     try:
         return kind(value) if isinstance(value, str) and "_" not in value else value  # Python reads 1_0 as 10
     except ValueError:
@@ -82,7 +82,7 @@ Sizes = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValid
 
 
 class _Metadata(BaseModel):
-    """Metadata that are checked when they are read. Other entries of a file are left alone, but for misspelt ones."""
+    """Metadata that are checked when they are read. Other entries of a file are allowed, unless they look misspelt."""
 
     model_config: ClassVar = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -93,11 +93,11 @@ class _Metadata(BaseModel):
         """The metadata of the file ``name``.
 
         Args:
-            fields: those that are read; none are all.
+            fields: the names of the fields that are read; by default all.
 
         Raises:
-            AttnprobeError: ``error``, for an entry of another type, or one whose name is nearly that of a field. The
-                line names the file and the entry.
+            AttnprobeError: ``error``, for an entry of another type, or an entry whose name is nearly a field's name.
+                The line names the file and the entry.
         """
         read = fields or tuple(cls.model_fields)
         metadata = {entry: value for entry, value in metadata.items() if entry in read or entry not in cls.model_fields}
@@ -116,8 +116,8 @@ class QKVMetadata(_Metadata):
     """What a file of Q, K, V states beside its tensors.
 
     Attributes:
-        facts: the origin of the tensors. heads: their numbers. The others are those of `QKV`. ``scale``,
-            ``sliding_window`` and ``sinks`` are numbers of all layers, or objects with a number for some of them.
+        facts: the origin of the tensors. heads: the numbers of the heads. causal: as in `QKV`.
+        scale, sliding_window, sinks: as in `QKV`; a number for all layers, or an object with numbers of some layers.
     """
 
     facts: Annotated[Facts | None, BeforeValidator(_inside)] = None
@@ -128,12 +128,12 @@ class QKVMetadata(_Metadata):
     sinks: Annotated[dict[Layer, Whole | None] | None, BeforeValidator(_by_layer)] = None
 
     def of(self, field: Literal["scale", "sliding_window", "sinks"], layer: int) -> Any:
-        """The number of a layer; None if there is none."""
+        """The number of a layer; None if the layer has no number."""
         numbers = getattr(self, field) or {}
         return numbers.get(EVERY, numbers.get(str(layer)))
 
     def fault(self, layers: Iterable[int]) -> str | None:
-        """The first of its objects that does not fit to the layers of the file, in words, or None."""
+        """The first field that does not fit to the layers of the file, in words; None if every field fits."""
         names = {str(layer) for layer in layers}
         for field in ("scale", "sliding_window", "sinks"):
             numbers = getattr(self, field)
@@ -150,10 +150,10 @@ class SelectionMetadata(_Metadata):
     """What a file of sets of keys states beside its tensors.
 
     Attributes:
-        causal: that of the Q, K, V that it is made for. offset: the position of their first query, and positions: that
-            of each query; without positions the queries are tokens in a row. block: the rows and the keys of a block.
-            weights: the meaning of its weights. heads: the numbers of the heads of its sets, and heads_of: which heads
-            these are.
+        causal: whether the Q, K, V of the sets are causal. offset: the position of the first query.
+        positions: the position of each query; without positions, the queries are consecutive tokens.
+        block: the rows and the keys of a block. weights: the meaning of the weights.
+        heads: the numbers of the heads of the sets. heads_of: whether they are query heads or KV heads.
     """
 
     causal: Truth | None = None

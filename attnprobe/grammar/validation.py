@@ -1,4 +1,4 @@
-"""Values from outside, checked by pydantic: the types of numbers and facts, and what is wrong with one, in words."""
+"""Values from outside, checked by pydantic: the types of numbers and facts, and faults in words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from ..files import Fields, JsonObject
 from . import lists
 
-LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every language
-WIDEST = 2**128  # of a seed
+LARGEST = 2**53  # the largest whole number; up to it, JSON keeps whole numbers exact in every language
+WIDEST = 2**128  # the largest seed
 DEEPEST = 8  # levels of objects and lists in facts
 SHOWN = 40  # characters of a value in a message
 
@@ -34,7 +34,7 @@ def shallow(value: object, depth: int = 0) -> object:
 
 
 def said(text: str, **limits: Any) -> Any:
-    """What a field of a record is, and the limits of its value."""
+    """The meaning of a field of a record, and the limits of its value."""
     return Field(description=text, **limits)
 
 
@@ -49,15 +49,17 @@ Facts = Annotated[JsonObject, BeforeValidator(shallow)]
 def in_words(error: ValidationError, record: object) -> dict[str, str]:
     """The first problem of each field that an error of pydantic names."""
     problems: dict[str, str] = {}
-    for one in error.errors(include_url=False):
-        problems.setdefault(str(one["loc"][0]) if one["loc"] else "", _problem(one, record))
+    for problem in error.errors(include_url=False):
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        problems.setdefault(field, _problem(problem, record))
     return problems
 
 
 def _problem(error: Fields, record: object) -> str:
     """One error of pydantic as ``field NAME: what is wrong``."""
     name, value = "", record
-    for part in error["loc"]:  # which names members of unions too, beside what stands in the record
+    # pydantic's path has the members of unions too, which are no keys of the record
+    for part in error["loc"]:
         if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
             name += f"[{part}]" if isinstance(part, int) else f".{part}"
             value = value[part]
@@ -73,6 +75,7 @@ def _problem(error: Fields, record: object) -> str:
 
 
 def _brief(value: object) -> str:
+    """A value in a message: a long value is described or cut."""
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     if isinstance(value, int) and abs(value) > LARGEST:

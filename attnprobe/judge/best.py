@@ -16,8 +16,9 @@ from .compare import TOLERANCE, doubts_of_draws, drafts_of, judged, ready
 from .runs import with_draws
 from .samples import paired
 
-FROM_BEST = {"worse": "better", "better": "worse"}  # the best method's verdict, from that on the other method
+FROM_BEST = {"worse": "better", "better": "worse"}  # the verdict on the best method, by that on the other method
 TOLD = {"better": "better than", "same": "as good as"}
+# the fields of a duel: where it is, and its test
 PLACE = ("source", "n", "target", "layer", "layers", "prefix", "d")
 TEST = ("statistic", "test", "freedom", "p", "p_adjusted", "tests")
 
@@ -27,7 +28,7 @@ class Best:
     """Names the best methods in the tables of a run.
 
     Attributes:
-        cells: of the run. whole: whether a cell measures the whole model, so that its rows are one value.
+        cells: of the run. whole: whether a cell measures the whole model, so that a cell is one value.
     """
 
     cells: Sequence[Fields]
@@ -36,8 +37,9 @@ class Best:
     def methods(self, rows: Rows, lines: Rows, table: Table, each: Sequence[str]) -> list[dict[str, Any]]:
         """The method with the best mean of a table's main metric at each place and budget, against the next one.
 
-        Lines compete as for bold cells; a mean that rounding decides does not. The p-values of a place, of the best at
-        each budget against every other method there, are corrected together. Two errors of rounding are not compared.
+        Lines compete as for bold cells, but without those whose mean rounding decides. At a place, the best method of
+        each budget is tested against every other method at this budget, and all these p-values are corrected together.
+        Two errors of rounding are not compared.
 
         Args:
             rows: that the table selects. lines: their summary. each: further columns that tell lines apart.
@@ -52,27 +54,13 @@ class Best:
         if sound.empty:
             return []
         keys = line_keys(rows, table, each)
-        of_line = self._of_lines(rows, keys)
-        found = []
-        for _, place in sound.groupby([*table.each, *each], sort=False, dropna=False):
-            rivals = [name for name in ("layer", *table.rivals) if name in place]
-            ranked = [group for _, group in place.groupby(rivals, dropna=False)]
-            drafts = []
-            for number, group in enumerate(ranked):
-                first, *others = (of_line[_key(line, keys)] for line in group.to_dict("records"))
-                for rank, other in enumerate(others, 1):
-                    for draft in drafts_of(paired(first, other, other_method=True), [table.metric], None, counts=True):
-                        drafts.append({**draft, "group": number, "rank": rank})
-            results = zip(drafts, judged(drafts, TOLERANCE, LEVEL), strict=True)
-            told = {(draft["group"], draft["rank"]): row for draft, row in results if _tells(draft, row)}
-            for number, group in enumerate(ranked):
-                against = told.get((number, 1))
-                if against is None or against["difference"] is None or against["b"] <= ROUNDING:
-                    continue
-                of_group = [row for (other, _), row in told.items() if other == number]
-                doubts = ", ".join(dict.fromkeys(row["unknown_draws"] for row in of_group if row["unknown_draws"]))
-                found.append(_duel(group, against, table.metric) | {"unknown_draws": doubts or None})
-        return found
+        rows_of_line = self._of_lines(rows, keys)
+        duels = []
+        for _, lines_here in sound.groupby([*table.each, *each], sort=False, dropna=False):
+            rivals = [name for name in ("layer", *table.rivals) if name in lines_here]
+            budgets = [group for _, group in lines_here.groupby(rivals, dropna=False)]  # each sorted, the best first
+            duels += _duels(budgets, rows_of_line, keys, table.metric)
+        return duels
 
     def _of_lines(self, rows: Rows, keys: Sequence[str]) -> dict[tuple[Any, ...], Rows]:
         """The rows of each line, as `compare` takes them, by the line's values of ``keys``."""
@@ -103,26 +91,59 @@ class Best:
         return doubts_of_draws(duel["unknown_draws"] for duel in best)
 
 
+def _duels(
+    budgets: Sequence[Rows], rows_of_line: Mapping[tuple[Any, ...], Rows], keys: Sequence[str], metric: str
+) -> list[dict[str, Any]]:
+    """The duel of the best method with the next one at each budget of one place.
+
+    Args:
+        budgets: the lines at each budget, the best first. rows_of_line: by the line's values of ``keys``.
+    """
+    drafts = []
+    for number, lines in enumerate(budgets):
+        best, *others = (rows_of_line[_key(line, keys)] for line in lines.to_dict("records"))
+        for rank, other in enumerate(others, 1):
+            for draft in drafts_of(paired(best, other, other_method=True), [metric], None, counts=True):
+                drafts.append({**draft, "budget": number, "rank": rank})
+    results = zip(drafts, judged(drafts, TOLERANCE, LEVEL), strict=True)
+    told = {(draft["budget"], draft["rank"]): row for draft, row in results if _tells(draft, row)}
+    duels = []
+    for number, lines in enumerate(budgets):
+        against = told.get((number, 1))
+        if against is None or against["difference"] is None or against["b"] <= ROUNDING:
+            continue
+        # a doubt about any method of the budget is a doubt about the correction
+        of_budget = [row for (budget, _), row in told.items() if budget == number]
+        doubts = ", ".join(dict.fromkeys(row["unknown_draws"] for row in of_budget if row["unknown_draws"]))
+        duels.append(_duel(lines, against, metric) | {"unknown_draws": doubts or None})
+    return duels
+
+
 def _key(line: Mapping[Any, Any], keys: Iterable[str]) -> tuple[Any, ...]:
     return tuple(plain(line[name]) for name in keys)
 
 
 def _tells(draft: Mapping[str, Any], row: Fields) -> bool:
-    """Whether a test of these rows can reach the level, or has given a verdict."""
+    """Whether the row has a verdict, or a test that could have reached the level."""
     if row["verdict"] != "undecided":
         return True
     return row["p_adjusted"] is not None and draft["of"].evidence.least * row["tests"] <= LEVEL
 
 
-def _duel(group: Rows, against: Fields, metric: str) -> dict[str, Any]:
-    """The comparison of the next method with the best one, as one of the best with the next."""
-    first, following = (dict(line) for line in group.head(2).to_dict("records"))
+def _duel(lines: Rows, against: Fields, metric: str) -> dict[str, Any]:
+    """The duel of the best method with the next one.
+
+    Args:
+        lines: at one budget, the best first. against: the next method compared with the best, as `judged` gives it.
+    """
+    best, following = (dict(line) for line in lines.head(2).to_dict("records"))
+    # seen from the best method, the difference has the other sign, and its interval the other ends
     low, high = (None if (end := against[name]) is None else -end for name in ("high", "low"))
     return {
-        **{name: None if (value := plain(first.get(name))) == "" else value for name in PLACE},
+        **{name: None if (value := plain(best.get(name))) == "" else value for name in PLACE},
         "metric": metric,
-        "name": first["name"],
-        "method": first["method"],
+        "name": best["name"],
+        "method": best["method"],
         "value": against["a"],
         "next": following["name"],
         "next_value": against["b"],

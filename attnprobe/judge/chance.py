@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 LEVEL = 0.05  # two-sided, of all lines of a table together
-FEWEST = 6  # pairs whose exchanges can decide a line at `LEVEL`
-EXACT = 16  # pairs whose exchanges are all counted
+FEWEST = 6  # pairs; fewer pairs have too few exchanges for a p-value of `LEVEL`
+EXACT = 16  # up to so many pairs, all exchanges are counted
 RESAMPLES = 9999  # exchanges of more pairs, besides the identity
-EQUAL = 1e-6  # of a value; a smaller difference is that of sums in another order
-AT_ONCE = 2**19  # exchanged values of one part, which stay in the cache
+EQUAL = 1e-6  # a smaller relative difference comes from sums in another order
+AT_ONCE = 2**19  # exchanged values that are computed at once, so that they stay in the cache
 Statistic = Callable[..., Any]
 Interval = tuple[float, float]
 
@@ -29,15 +29,15 @@ class Evidence:
     """The evidence that one difference is not chance.
 
     Attributes:
-        test: ``heads``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None where
-            no test applies.
-        p: the two-sided p-value. least: the smallest that the test can give. freedom, se: the degrees of freedom and
-            the standard error of a test of windows.
-        noise: a difference up to here is noise.
-        certain: nothing differs by chance between the frames, so every difference is of the program.
-        why: in words, what the test rests on, or why there is none.
-        interval: of a level: the differences that the test does not refuse, with confidence ``1 - level``. None of
-            a statistic other than the mean, and of too few pairs to refuse anything.
+        test: ``heads``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None if no
+            test applies.
+        p: the two-sided p-value. least: the smallest p-value that the test can give.
+        freedom, se: the degrees of freedom and the standard error of a test of windows.
+        noise: the largest difference that is noise.
+        certain: nothing differs by chance between the frames: a difference is an effect of what changed.
+        why: in words, what the test rests on, or why there is no test.
+        interval: gives, for a level, the differences that the test does not refuse, with confidence ``1 - level``. It
+            gives None for a statistic other than the mean, and for too few pairs to refuse anything.
     """
 
     test: str | None = None
@@ -56,15 +56,16 @@ def of_heads(
 ) -> Evidence:
     """The permutation test of paired values: without a change, the two values of a pair are exchangeable.
 
-    The p-value is the share of exchanges after which the statistics of y and of x differ by at least as much: of all
-    2^m exchanges of m pairs up to `EXACT`, of `RESAMPLES` fixed ones and the identity beyond. It rests on draws that
-    are independent from pair to pair, on no distribution, and holds for the inputs of these pairs alone. Values that
-    differ by at most `EQUAL` of them are equal. The interval has each δ that the same test of ``y - δ`` does not
-    refuse: its ends are order statistics of the means of the exchanged and of the other differences.
+    The p-value is the share of exchanges after which the statistics of y and of x differ by at least as much. Up to
+    `EXACT` pairs, all 2^m exchanges of m pairs are counted; of more pairs, `RESAMPLES` fixed exchanges and the
+    identity. The test needs draws that are independent from pair to pair, and no distribution. It holds for the inputs
+    of these pairs alone. Values whose relative difference is at most `EQUAL` are equal. The interval has each δ that
+    the same test of ``y - δ`` does not refuse: its ends are order statistics of the means of the exchanged and of the
+    other differences.
 
     Args:
-        pairs: the pair of each value, such as a head in several windows: its values are exchanged together. By default
-            each value is a pair.
+        pairs: the pair of each value. The values of a pair, such as those of a head in several windows, are exchanged
+            together. By default each value is a pair.
 
     Cost: O(2^m m), or O(10^4 m) for more than 16 pairs.
 
@@ -77,36 +78,47 @@ def of_heads(
     numbers, pair = np.unique(np.arange(len(x)) if pairs is None else np.array(pairs), return_inverse=True)
     if len(numbers) < 2:
         return Evidence(why="one head")
-    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    other = np.where(np.isclose(other, one, rtol=EQUAL, atol=0.0), one, other)
-    sums, sizes = np.bincount(pair, other - one), np.bincount(pair).astype(float)
+    first, second = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    second = np.where(np.isclose(second, first, rtol=EQUAL, atol=0.0), first, second)
+    sums, sizes = np.bincount(pair, second - first), np.bincount(pair).astype(float)
 
     def changes(exchanged: np.ndarray) -> np.ndarray:
-        if statistic is np.mean:  # linear in the exchanged differences
-            return np.abs((sums.sum() - 2 * (exchanged @ sums)) / len(one))
+        if statistic is np.mean:  # an exchange turns the sign of a pair's difference, and the mean is linear
+            return np.abs((sums.sum() - 2 * (exchanged @ sums)) / len(first))
         swapped = exchanged[:, pair]
-        a, b = np.where(swapped, other, one), np.where(swapped, one, other)
+        a, b = np.where(swapped, second, first), np.where(swapped, first, second)
         return np.abs(statistic(b, axis=-1) - statistic(a, axis=-1))
 
-    observed = changes(np.zeros((1, len(sizes)), dtype=bool)) * (1 - 1e-12)  # equal up to the order of a sum
+    # the same change may come out a little smaller after an exchange, from sums in another order
+    observed = changes(np.zeros((1, len(sizes)), dtype=bool)) * (1 - 1e-12)
     count = reached = 0
     for exchanged in _exchanges(len(sizes)):
         count += len(exchanged)
         reached += int((changes(exchanged) >= observed).sum())
-
-    def interval(level: float) -> Interval | None:
-        means = np.concatenate([_parts(exchanged, sums, sizes) for exchanged in _exchanges(len(sums))], axis=1)
-        at = int(level * means.shape[1])
-        low, high = float(np.partition(means[0], at)[at]), -float(np.partition(-means[1], at)[at])
-        return (low, high) if math.isfinite(low) and math.isfinite(high) else None
-
+    # the exchange of all pairs changes as much as the identity: two of the 2^m exchanges
     least = max(2.0 ** (1 - len(sizes)), 1 / count)
-    tested = Evidence("heads", reached / count, least)
-    return Evidence("heads", reached / count, least, interval=interval) if statistic is np.mean else tested
+    if statistic is not np.mean:
+        return Evidence("heads", reached / count, least)
+    return Evidence("heads", reached / count, least, interval=partial(_interval_of_mean, sums, sizes))
+
+
+def _interval_of_mean(sums: np.ndarray, sizes: np.ndarray, level: float) -> Interval | None:
+    """The interval of the permutation test; None if the exchanges are too few for the level.
+
+    Args:
+        sums, sizes: of the differences of each pair.
+    """
+    means = np.concatenate([_parts(exchanged, sums, sizes) for exchanged in _exchanges(len(sums))], axis=1)
+    rank = int(level * means.shape[1])
+    low, high = float(np.partition(means[0], rank)[rank]), -float(np.partition(-means[1], rank)[rank])
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def _parts(exchanged: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The smaller and the larger mean of the exchanged and the other differences, unbounded if one part is empty."""
+    """The smaller and the larger mean of the exchanged and the other differences, (2, exchanges).
+
+    An exchange of no pair or of all pairs has an empty part, and its means are unbounded.
+    """
     count, total = exchanged @ sizes, exchanged @ sums
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.sort([total / count, (sums.sum() - total) / (sizes.sum() - count)], axis=0)
@@ -116,11 +128,11 @@ def _parts(exchanged: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> np.nda
 
 @lru_cache(maxsize=4)
 def _exchanges(pairs: int) -> list[np.ndarray]:
-    """The exchanged pairs of each permutation, (exchanges, pairs), in parts; the first exchanges none."""
-    if pairs <= EXACT:
+    """The exchanges, (exchanges, pairs), in parts: whether an exchange swaps a pair. The first swaps no pair."""
+    if pairs <= EXACT:  # the binary digits of 0 … 2^m - 1
         return [(np.arange(2**pairs)[:, None] >> np.arange(pairs) & 1).astype(bool)]
-    stream, part = np.random.default_rng(0), max(1, AT_ONCE // pairs)
-    counts = (min(part, RESAMPLES - first) for first in range(0, RESAMPLES, part))
+    stream, size = np.random.default_rng(0), max(1, AT_ONCE // pairs)
+    counts = (min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size))
     drawn = [stream.integers(2, size=(count, pairs), dtype=bool) for count in counts]
     return [np.zeros((1, pairs), dtype=bool), *drawn]
 
@@ -128,11 +140,11 @@ def _exchanges(pairs: int) -> list[np.ndarray]:
 def of_windows(differences: Sequence[float], why: str = "") -> Evidence:
     """Student's test that the mean of the windows' differences is 0, with one degree of freedom less than windows.
 
-    Rests on windows whose differences are independent and near to normal; the heads of a window may share their draws.
-    Equal differences have no variance, so there is no test.
+    The test needs windows whose differences are independent and near to normal. The heads of a window may share their
+    draws. Equal differences have no variance, so there is no test.
 
     Args:
-        why: words behind the number of windows: why these are tested.
+        why: words behind the number of windows: the reason why windows are tested, and not heads.
 
     >>> evidence = of_windows([0.5, 1.5])
     >>> round(evidence.se, 12), evidence.freedom, round(evidence.p, 3)
@@ -149,7 +161,7 @@ def of_windows(differences: Sequence[float], why: str = "") -> Evidence:
 
 
 def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
-    """Welch's test of the window means of two runs that share no window; none if neither run's means vary.
+    """Welch's test of the window means of two runs that share no window. If neither run's means vary, there is no test.
 
     >>> evidence = two_samples([1.0, 3.0], [2.0, 8.0, 5.0])
     >>> round(evidence.se, 12), round(evidence.freedom, 3), round(evidence.p, 3)
@@ -190,7 +202,7 @@ def of_rounds(noise: float | None) -> Evidence:
 
 
 def varies(values: Sequence[float]) -> bool:
-    """Whether values differ by more than `EQUAL` of them.
+    """Whether the relative difference of values is above `EQUAL`.
 
     >>> varies([0.75 - 0.5, 0.7 - 0.45]), varies([1.0, 2.0])
     (False, True)
@@ -199,32 +211,33 @@ def varies(values: Sequence[float]) -> bool:
 
 
 def holm(p: Iterable[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given: at most α of them under no change at all, with probability 1 − α.
+    """Holm's adjusted p-values, in the order given.
 
-    With the m values in rising order, ``max_{j ≤ i} min(1, (m − j + 1) p_(j))``.
+    If nothing changed, any of them is at most α with probability α at most. With the m values in rising order, the i-th
+    is ``max_{j ≤ i} min(1, (m − j + 1) p_(j))``.
 
     >>> [round(value, 12) for value in holm([0.03, 0.01, 0.04])]
     [0.06, 0.03, 0.06]
     """
     values = list(p)
     adjusted, largest = [0.0] * len(values), 0.0
-    for rank, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[at]))
-        adjusted[at] = largest
+    for rank, number in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[number]))
+        adjusted[number] = largest
     return adjusted
 
 
 def simultaneous(evidence: Evidence, level: float, tests: int, decided: int) -> Interval | None:
     """The interval of one of several differences that are tested together, which agrees with Holm's decision.
 
-    It has the confidence ``1 - level / tests``, so that with probability ``1 - level`` all intervals hold.
-    Holm's method refuses 0 at a larger level where it has refused others: there the interval ends at 0 at the latest.
+    The interval has the confidence ``1 - level / tests``, so that with probability ``1 - level`` all intervals hold.
 
     Args:
-        decided: 1 or -1, the sign of a difference whose corrected p-value is at most the level; 0 of another.
+        decided: 1 or -1, the sign of a difference whose corrected p-value is at most the level; else 0.
     """
     interval = evidence.interval(level / max(tests, 1))
     if interval is None or not decided:
         return interval
+    # Holm's method decides later differences at a larger level, where this interval may still have both signs
     low, high = interval
     return (max(low, 0.0), high) if decided > 0 else (low, min(high, 0.0))

@@ -13,7 +13,7 @@ from ..files import open_regular, writing
 from ..frame.records.file import write_bytes
 from ..grammar.foreign import one_line
 
-HEAD = b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"attnprobe\""  # of a report
+HEAD = b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"attnprobe\""  # the first bytes of a report
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class Case:
 
     Attributes:
         subject: the metric, or what else the case is about. name: of the case among those of its subject.
-        message: the reason why it did not pass, empty if it did. kind: of failure. skipped: it did not fail either.
-        seconds: the time that its values took, None if unknown.
+        message: the reason why the case did not pass; empty if it passed. kind: of failure.
+        skipped: whether a case that did not pass counts as skipped, not as failed.
+        seconds: the time that the values of the case took, None if unknown.
     """
 
     subject: str
@@ -50,10 +51,10 @@ def check_report(path: str) -> None:
 
 
 def write_junit(cases: Sequence[Case], suite: str, path: str | os.PathLike[str]) -> None:
-    """Write a suite of test cases, each passed, with a ``failure`` or ``skipped``, as JUnit XML.
+    """Write a suite of test cases as JUnit XML: each passed, failed or was skipped.
 
-    Valid against Jenkins' ``junit-10.xsd``. Times are in seconds, 0 where they are not known, the suite's is the sum.
-    Equal cases give equal bytes but for the times: no date is written.
+    The file is valid against Jenkins' ``junit-10.xsd``. Times are in seconds, 0 if unknown; the time of the suite is
+    their sum. No date is written, so that equal cases give equal bytes, apart from times.
 
     Raises:
         UsageError: a path that cannot be written.
@@ -69,10 +70,10 @@ def write_junit(cases: Sequence[Case], suite: str, path: str | os.PathLike[str])
     for case, seconds in zip(cases, times, strict=True):
         name, message = one_line(case.name), one_line(case.message)
         names = {"classname": f"attnprobe.{one_line(case.subject)}", "name": name}
-        one = ET.SubElement(element, "testcase", {**names, "time": f"{seconds:.3f}"})
+        test = ET.SubElement(element, "testcase", {**names, "time": f"{seconds:.3f}"})
         if case.skipped:
-            ET.SubElement(one, "skipped", {"message": message})
+            ET.SubElement(test, "skipped", {"message": message})
         elif message:
-            ET.SubElement(one, "failure", {"message": message, "type": case.kind}).text = f"{name}: {message}"
+            ET.SubElement(test, "failure", {"message": message, "type": case.kind}).text = f"{name}: {message}"
     ET.indent(root)
     write_bytes(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")

@@ -44,8 +44,14 @@ def gates_markdown(results: Sequence[GateResult]) -> list[str]:
 def gate_cases(results: Sequence[GateResult]) -> list[Case]:
     """A test case for each gate and line."""
     return [
-        Case(one.gate.metric, one.name, one.message, "undecided" if one.undecided else "gate", seconds=one.seconds)
-        for one in results
+        Case(
+            result.gate.metric,
+            result.name,
+            result.message,
+            "undecided" if result.undecided else "gate",
+            seconds=result.seconds,
+        )
+        for result in results
     ]
 
 
@@ -65,8 +71,10 @@ def _grid(results: Sequence[GateResult]) -> Grid:
 
 
 def _sign(result: GateResult) -> str:
-    """``✓`` if it passed, ``≈`` if it is undecided, ``✗`` if it failed."""
-    return "✓" if result.passed else ROUNDING if result.undecided else "✗"
+    """``✓`` if the gate passed, ``≈`` if it is undecided, ``✗`` if it failed."""
+    if result.passed:
+        return "✓"
+    return ROUNDING if result.undecided else "✗"
 
 
 def _outcomes(results: Sequence[GateResult]) -> str:
@@ -81,10 +89,10 @@ def comparison_line(row: Mapping[str, Any]) -> str:
 
 
 def comparison_cases(rows: Iterable[Mapping[str, Any]], strict: bool = False) -> list[Case]:
-    """A test case for each compared or missing row. A worse one failed; undecided and missing ones are skipped.
+    """A test case for each compared or missing row. A worse row failed; undecided and missing rows are skipped.
 
     Args:
-        strict: undecided and missing rows failed.
+        strict: whether undecided and missing rows failed instead.
     """
     cases = []
     for row in rows:
@@ -98,7 +106,7 @@ def comparison_cases(rows: Iterable[Mapping[str, Any]], strict: bool = False) ->
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    """The place of a row in words."""
+    """The method and the place of a row, in words."""
     names = ("d", "n", "layer", "layers_together", "layers", "kv_head", "prefix")
     places = [f"{name}={row[name]}" for name in names if row.get(name) is not None]
     target = [f"target={row['target']}"] if row.get("target") else []
@@ -106,6 +114,7 @@ def _named(row: Mapping[str, Any]) -> str:
 
 
 def _change(row: Mapping[str, Any]) -> str:
+    """The values of a row in A and in B, with the reason of its verdict."""
     a, b = ("no value" if row[side] is None else number(row[side], 4) for side in ("a", "b"))
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{row['metric']} is {a} in A, {b} in B{why}"

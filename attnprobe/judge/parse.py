@@ -12,7 +12,7 @@ from ..files import Fields, JsonObject
 from ..grammar.lists import parts, short_name
 from .gates import NUMBERED, PLACES, Gate, Gated
 
-OPEN = ("all", "own")  # words whose meaning the source or the method decides
+OPEN = ("all", "own")  # values of options that the source or the method decides
 KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(NUMBERED, (int, "a whole number or a list of them")),
     "scale_inputs": ((int, float), "a number or a list of numbers"),
@@ -26,7 +26,7 @@ def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
     sweep's file.
 
     Args:
-        least: it is of ``--fail-below``: the value is the gate's ``min``, otherwise its ``max``.
+        least: whether the text is of ``--fail-below``: its value is the gate's ``min``, otherwise the ``max``.
 
     Raises:
         UsageError: another form; as `parse_gates`.
@@ -72,12 +72,12 @@ def _plain(text: str) -> int | float | str:
 def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:
     """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, scale_inputs, max, min}``.
 
-    ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
-    rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
-    words or lists of them, ``scale_inputs`` numbers, and each of `Gated.subjects` a name.
+    ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. The other keys select lines:
+    ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights`` words or lists of them,
+    ``scale_inputs`` numbers, and each of `Gated.subjects` a name.
 
     Args:
-        names: what messages call each entry; None is ``gate 1`` and so on.
+        names: of the entries in messages; by default ``gate 1`` and so on.
 
     >>> from attnprobe.frame.metric import metrics
     >>> gated = Gated(metrics("bad_rows"))
@@ -137,14 +137,14 @@ def _number(entry: Fields, key: str, where: str) -> float | None:
     value = entry[key]
     if isinstance(value, str) and math.isfinite(_float(value)):  # YAML 1.1 reads 1e-3 as text
         raise UsageError(f"{where}: {key}: '{value}' is text; write {float(value)!r} without quotes, with a point")
-    # large integers are not finite as floats
+    # an integer above the largest float has no float to compare with
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise UsageError(f"{where}: {key}: {shown(value)} is not a finite number")
     return value
 
 
 def _float(text: str) -> float:
-    """The number that a text is; NaN if it is none."""
+    """The number that a text stands for; NaN if it is no number."""
     try:
         return float(text)
     except ValueError:
@@ -152,7 +152,7 @@ def _float(text: str) -> float:
 
 
 def _several(entry: Fields, key: str, where: str) -> tuple[object, ...] | None:
-    """The values that a gate allows at a place, one or a list: words, unless `KINDS` says otherwise."""
+    """The values that a gate selects at a place, from one value or a list: words, unless `KINDS` says otherwise."""
     if key not in entry:
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
@@ -167,8 +167,8 @@ def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, tuple
     """The reason why a gate must fail under a command's settings; None if it may pass, or if that is not known yet.
 
     Args:
-        settings: the values of options by name. What lacks is not known.
-        measures: by option, what the metrics begin with that are not measured where it is False.
+        settings: the values of options by name; a value that is missing is not known.
+        measures: by option, the prefixes of metrics that are measured only if the option is true.
 
     >>> impossible_reason(Gate("matrix_spectral", max=1), {"matrix": False}, {"matrix": ("matrix_",)})
     'only --matrix measures matrix_spectral'
@@ -190,13 +190,13 @@ def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, tuple
     names = _methods(settings.get("methods"))
     if gate.method is not None and names is not None and short_name(parts(gate.method)[0]) not in names:
         return f"the method '{gate.method}' is not measured{nearest(gate.method, names)}"
-    for place in PLACES:
-        values, measured = getattr(gate, place), _measured(settings.get(place))
+    for name in PLACES:
+        values, measured = getattr(gate, name), _measured(settings.get(name))
         if values is not None and measured == ():
-            return f"no {place} is measured by itself"
+            return f"no {name} is measured by itself"
         for value in values or ():
             if measured is not None and value not in measured:
-                return f"{place}={_written(value)} is not measured; {place} is {','.join(map(_written, measured))}"
+                return f"{name}={_written(value)} is not measured; {name} is {','.join(map(_written, measured))}"
     return None
 
 

@@ -21,8 +21,8 @@ from .chance import LEVEL
 from .compare import TOLERANCE, Comparison, compare
 from .times import times
 
-MOST_FACTS = 4  # that a refusal names
-MACHINE = ("device", "cpu", "threads", "cores", "system")
+MOST_FACTS = 4  # a refusal names at most so many facts that differ
+MACHINE = ("device", "cpu", "threads", "cores", "system")  # times of machines that differ here cannot be compared
 VERSIONS = ("torch", "python", "attnprobe")
 
 
@@ -40,8 +40,9 @@ def compare_runs(
     """`compare` of the cells of two runs, as `attnprobe.measure.read_run` reads them; both may be one run.
 
     Args:
-        a, b: cells of one command: error, inject or bench. metrics: by default those of `Experiment.compared` that both
-            measured. names: the runs, as a refusal of one of them names it, such as their paths.
+        a, b: cells of one command: error, inject or bench.
+        metrics: by default those of `Experiment.compared` that both runs measured.
+        names: of the runs in messages, such as their paths.
 
     Raises:
         UsageError: a run without a cell of a method, sources or machines that differ (the facts are named), a metric
@@ -49,38 +50,43 @@ def compare_runs(
     """
     one_run = a is b
     command = command_of((*a, *b))
-    one = experiment(command)
+    about = experiment(command)
     known = directed(command)
-    for name in metrics:
-        refuse_metric(name, known)
-    if all_layers and (one.timed or one.whole):
+    for metric in metrics:
+        refuse_metric(metric, known)
+    if all_layers and (about.timed or about.whole):
         raise UsageError(f"--all-layers: runs of {command} have no heads of layers; leave it out")
-    cells = [best_cells(of, name, command) for of, name in zip((a, b), names, strict=True)]
-    refuse_other_sources(*cells)
-    frames = [_frame(of, command) for of in cells]
-    notes = _of_machines(*frames) if one.timed else []
-    judged, lacking = judged_by(list(metrics), one.compared, frames, known)
+    runs = [best_cells(cells, name, command) for cells, name in zip((a, b), names, strict=True)]
+    refuse_other_sources(*runs)
+    frames = [_frame(cells, command) for cells in runs]
+    notes = _of_machines(*frames) if about.timed else []
+    judged, lacking = judged_by(list(metrics), about.compared, frames, known)
+    # one object on both sides tells `compare` that the sides are one run
     left, right = frames[0], frames[0] if one_run else frames[1]
     found = compare(left, right, judged, tolerance, level, pairs, all_layers, statistic)
-    every = [cell for of in cells for cell in of]
+    # lines were told apart by the facts of their sources; a reader gets the sources' labels
+    every = [cell for cells in runs for cell in cells]
     labels, of_key = source_labels(every), {_identity(cell): identity(cell["source"]) for cell in every}
     for row in found.rows:
         row["source"] = labels[of_key[row["source"]]] or ""
-    return Comparison(found.rows, [*notes, *lacking, *_of_intervals(cells), *found.notes])
+    return Comparison(found.rows, [*notes, *lacking, *_of_intervals(runs), *found.notes])
 
 
 def command_of(cells: Sequence[Fields]) -> str:
-    """The command of cells, if runs of it are compared; else error."""
+    """The command of cells, if its runs can be compared; else ``error``, whose refusal says what can."""
     names = {str(cell.get("command", "error")) for cell in cells}
     name = names.pop() if len(names) == 1 else "error"
     return name if name in EXPERIMENTS and experiment(name).compared else "error"
 
 
 def directed(command: str) -> list[str]:
-    """The metrics that runs of a command are compared by: smaller or larger is better, and they have tests."""
-    one = experiment(command)
-    every = BENCH if one.timed else () if one.gated is None else one.gated.metrics
-    return [metric.name for metric in every if metric.better is not None and metric.of_mean is None]
+    """The metrics by which runs of a command can be compared: smaller or larger is better, and they have tests."""
+    about = experiment(command)
+    if about.timed:
+        metrics = BENCH
+    else:
+        metrics = () if about.gated is None else about.gated.metrics
+    return [metric.name for metric in metrics if metric.better is not None and metric.of_mean is None]
 
 
 def sources_of(cells: Sequence[Fields]) -> list[Mapping[str, Any]]:
@@ -89,6 +95,7 @@ def sources_of(cells: Sequence[Fields]) -> list[Mapping[str, Any]]:
 
 
 def refuse_metric(name: str, known: Sequence[str]) -> None:
+    """Refuse a metric that is not among the ``known`` ones, with the reason."""
     if name in METRICS and METRICS[name].better is None:
         raise UsageError(f"--metric {name}: neither larger nor smaller is better; choose another metric")
     if name in METRICS and (loss := METRICS[name].of_mean) is not None:
@@ -98,19 +105,19 @@ def refuse_metric(name: str, known: Sequence[str]) -> None:
 
 
 def best_cells(cells: Sequence[Fields], name: str, command: str) -> list[Fields]:
-    """The cells of the command; of equal ones, the best status wins, then the closest tolerance of matrix errors."""
+    """The cells of the command. Of equal cells, the best status wins, then the smallest tolerance of matrix errors."""
     from ..frame.records.file import LOWER_BOUND, STATUSES
 
     best: dict[Any, tuple[Any, Fields]] = {}
     for cell in cells:
         if cell.get("command", command) != command or cell.get("method") == LOWER_BOUND:
             continue
-        place = ("target", "n", "d", "layer", "kv_head", "prefix", "backward", "format", "window", "seed")
+        names = ("target", "n", "d", "layer", "kv_head", "prefix", "backward", "format", "window", "seed")
         heads = [str(cell.get("heads")), str(cell.get("layers"))]
-        at = (_identity(cell), cell.get("method"), options_text(cell.get("options")), *map(cell.get, place), *heads)
+        same = (_identity(cell), cell.get("method"), options_text(cell.get("options")), *map(cell.get, names), *heads)
         quality = STATUSES.index(cell["status"]), cell.get("matrix_tol") or 1.0
-        if at not in best or quality <= best[at][0]:
-            best[at] = quality, cell
+        if same not in best or quality <= best[same][0]:  # of equally good cells the last
+            best[same] = quality, cell
     if not best:
         commands = sorted({str(cell.get("command")) for cell in cells} - {command})
         others = ", ".join(f"`{other}`" for other in commands)
@@ -127,22 +134,22 @@ def _identity(cell: Fields) -> str:
 
 def _frame(cells: Sequence[Fields], command: str) -> Rows:
     """The frame that `compare` takes; a whole model has one row for each cell."""
-    one = experiment(command)
-    types = one.shape
+    about = experiment(command)
+    types = about.shape
     labels = {cell["key"]: _identity(cell) for cell in cells}
-    kind = "time" if one.timed else HEAD
-    if one.whole and not {*one.compared} & {*types.kinds[HEAD].model_fields}:
-        kind = CELL
+    kind = "time" if about.timed else HEAD
+    if about.whole and not {*about.compared} & {*types.kinds[HEAD].model_fields}:
+        kind = CELL  # the metrics stand on the line of the cell
     frame = frame_of(cells, types, kind, labels)
-    frame = times(frame) if one.timed else frame
-    return with_draws(frame, cells, one.whole).assign(source=lambda rows: [labels[key] for key in rows["key"]])
+    frame = times(frame) if about.timed else frame
+    return with_draws(frame, cells, about.whole).assign(source=lambda rows: [labels[key] for key in rows["key"]])
 
 
 def with_draws(frame: Rows, cells: Sequence[Fields], whole: bool) -> Rows:
     """Rows of these cells with the columns on draws that `compare` takes.
 
     Args:
-        whole: a cell is one value of the whole model, so that it has one row.
+        whole: whether a cell is one value of the whole model, so that it has one row.
     """
     import pandas as pd
 
@@ -160,7 +167,9 @@ def with_draws(frame: Rows, cells: Sequence[Fields], whole: bool) -> Rows:
 
 
 def heads_share_draws(cell: Fields) -> bool | None:
-    """Whether the heads of a cell share their draws, by an option or its default; None if that is not known.
+    """Whether the heads of a cell share their draws, by an option or its default.
+
+    None if that is not known, as of a user's method without the option.
 
     >>> (
     ...     heads_share_draws({"options": "share_heads=True"}),
@@ -178,51 +187,61 @@ def heads_share_draws(cell: Fields) -> bool | None:
 def judged_by(
     metrics: list[str], usual: Sequence[str], frames: Sequence[Rows], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The metrics to compare by, with a note on those that one run lacks. A run without an ok cell has every metric."""
-    notes: list[str] = []
-    ok = [bool((frame["status"] == "ok").any()) for frame in frames]
+    """The metrics to compare by, with a note on each usual metric that one run lacks.
+
+    Args:
+        metrics: those that a user names. usual: those that are compared by default. known: those that can be compared.
+
+    Raises:
+        UsageError: a run did not measure a metric that the user names.
+    """
 
     def has(frame: Rows, name: str) -> bool:
         return name in frame and bool(frame[name].notna().any())
 
+    # a run without an ok cell may have tried to measure anything: it lacks no metric, and its statuses are compared
+    all_failed = [not bool((frame["status"] == "ok").any()) for frame in frames]
     for name in metrics:
-        for run, frame, some in zip("AB", frames, ok, strict=True):
-            if some and not has(frame, name):
+        for run, frame, failed in zip("AB", frames, all_failed, strict=True):
+            if not failed and not has(frame, name):
                 measured = ", ".join(metric for metric in known if has(frame, metric))
                 raise UsageError(
                     f"--metric {name}: {run} did not measure it; measure it there, or name one of {measured}"
                 )
     if metrics:
-        return list(dict.fromkeys(metrics)), notes
-    found = []
+        return list(dict.fromkeys(metrics)), []
+    found: list[str] = []
+    notes: list[str] = []
     for name in usual:
-        there = [has(frame, name) for frame in frames]
-        if all(one or not some for one, some in zip(there, ok, strict=True)) and any(there):
+        in_a, in_b = (has(frame, name) for frame in frames)
+        if (in_a or all_failed[0]) and (in_b or all_failed[1]) and (in_a or in_b):
             found.append(name)
-        elif any(there):
-            notes.append(f"{name} was measured in {'A' if there[0] else 'B'} alone: not compared")
+        elif in_a or in_b:
+            notes.append(f"{name} was measured in {'A' if in_a else 'B'} alone: not compared")
     return found or [usual[0]], notes
 
 
 def refuse_other_sources(a: Sequence[Fields], b: Sequence[Fields]) -> None:
     """Refuse runs of different sources; the facts that differ most tellingly are named."""
-    ours, others = ({_identity(cell): cell["source"] for cell in run} for run in (a, b))
-    lost = [json.loads(key) for key in ours if key not in others]
-    new = [json.loads(key) for key in others if key not in ours]
-    if not lost or not new:
+    sources_a, sources_b = ({_identity(cell): cell["source"] for cell in run} for run in (a, b))
+    only_a = [json.loads(key) for key in sources_a if key not in sources_b]
+    only_b = [json.loads(key) for key in sources_b if key not in sources_a]
+    if not only_a or not only_b:
         return
-    differing = min((_differing(x, y) for x in lost for y in new), key=len)
-    pair = min(((x, y) for x in lost for y in new), key=lambda both: len(_differing(*both)))
-    facts = [ours[strict_json(pair[0])], others[strict_json(pair[1])]]
+    # the two sources that are most alike: their differences are what a reader did not intend
+    pair = min(((x, y) for x in only_a for y in only_b), key=lambda sources: len(_differing(*sources)))
+    differing = _differing(*pair)
+    facts = [sources_a[strict_json(pair[0])], sources_b[strict_json(pair[1])]]
     models = [_model(source) for source in facts]
     if "model_sha256" in differing and all(models) and models[0] != models[1]:
         raise UsageError(
             f"A and B measure two models, {models[0]} and {models[1]}: their heads and losses do not pair; "
             "compare methods of one model, compare A --pair LEFT=RIGHT and the same with B"
         )
-    first = sorted(differing, key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING))
-    told = [f"{name} {_fact(facts[0], name)} in A, {_fact(facts[1], name)} in B" for name in first[:MOST_FACTS]]
-    told += [f"{len(first) - MOST_FACTS} more"] if len(first) > MOST_FACTS else []
+    ordered = sorted(differing, key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING))
+    told = [f"{name} {_fact(facts[0], name)} in A, {_fact(facts[1], name)} in B" for name in ordered[:MOST_FACTS]]
+    if len(ordered) > MOST_FACTS:
+        told.append(f"{len(ordered) - MOST_FACTS} more")
     raise UsageError(f"A and B measure different sources: {'; '.join(told)}")
 
 
@@ -239,6 +258,7 @@ def _model(source: Mapping[str, Any]) -> str:
 
 
 def _differing(x: Mapping[str, Any], y: Mapping[str, Any]) -> list[str]:
+    """The names of the facts that two sources do not share."""
     return [name for name in sorted({**x, **y}) if name not in x or name not in y or x[name] != y[name]]
 
 

@@ -17,32 +17,32 @@ def times(rounds: Rows) -> Rows:
     """A row for each cell of a frame of kind ``time``, with the medians of its rounds.
 
     ``seconds_spread`` and ``ratio_to_exact_spread`` are half of the range between the quartiles of the rounds, missing
-    for one round. ``noise_floor`` is the median of how many times longer exact attention took when it was called again
-    in a round, of the cell of exact attention at the same place.
+    for one round. ``noise_floor`` is of the cell of exact attention at the same place: exact attention is called twice
+    in each round, and the floor is the median ratio of the second time to the first.
     """
-    found = rounds.drop_duplicates("key").set_index("key")
+    cells = rounds.drop_duplicates("key").set_index("key")
     for name in TIMED:
-        values = rounds[name] if name in rounds else rounds["n"].where(False).astype("Float64")
+        values = rounds[name] if name in rounds else rounds["n"].where(False).astype("Float64")  # all missing
         groups = values.groupby(rounds["key"], sort=False, dropna=False)
-        found[name] = groups.median()
+        cells[name] = groups.median()
         spread = (groups.quantile(0.75) - groups.quantile(0.25)) / 2
-        found[f"{name}_spread"] = spread.where(groups.count() > 1)
-    again = (
-        rounds.assign(again=rounds["repeated_seconds"] / rounds["seconds"]) if "repeated_seconds" in rounds else None
-    )
-    floors = again.dropna(subset=["again"]).groupby(PLACE, dropna=False)["again"].median() if again is not None else {}
-    places = [tuple(place) for place in found[PLACE].itertuples(index=False)]
-    known = {tuple(map(str, place)): floor for place, floor in dict(floors).items()}
-    found["noise_floor"] = [known.get(tuple(map(str, place))) for place in places]
-    return found.reset_index()
+        cells[f"{name}_spread"] = spread.where(groups.count() > 1)
+    floors: dict[tuple[str, ...], float] = {}
+    if "repeated_seconds" in rounds:
+        repeated = rounds.assign(again=rounds["repeated_seconds"] / rounds["seconds"]).dropna(subset=["again"])
+        medians = repeated.groupby(PLACE, dropna=False)["again"].median()
+        # as text, because a missing value of pandas equals no other
+        floors = {tuple(map(str, place)): floor for place, floor in medians.items()}
+    cells["noise_floor"] = [floors.get(tuple(map(str, place))) for place in cells[PLACE].itertuples(index=False)]
+    return cells.reset_index()
 
 
 def of_times(name: str, pairing: Pairing) -> Measured:
     """The numbers of one cell of each run.
 
-    The noise of a time, or of its ratio to exact attention, is the sum of both runs' spreads over their rounds; of a
-    ratio at least what the ratio of exact attention to itself was off from 1. Memory and counted products have none but
-    the floor of their metric.
+    The noise of a time, and of its ratio to exact attention, is the sum of both runs' spreads over their rounds. The
+    noise of a ratio is at least what the ratio of exact attention to itself was off from 1. Memory and counted products
+    have no noise but the floor of their metric.
     """
     cells = pairing.a.iloc[-1], pairing.b.iloc[-1]
     a, b = (_number(cell, name) for cell in cells)
@@ -64,6 +64,7 @@ def noise(name: str, cells: tuple[Any, Any]) -> float | None:
 
 
 def _number(cell: Any, name: str) -> float | None:
+    """A number of a row of a frame; None if it is missing."""
     import pandas as pd
 
     value = cell.get(name)

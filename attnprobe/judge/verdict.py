@@ -9,7 +9,7 @@ from ..frame.metric import ROUNDING, Metric
 from .chance import EQUAL, Evidence, Interval
 
 VERDICTS = ("worse", "better", "same", "undecided")
-WON_BY = {"A": "worse", "B": "better"}
+WON_BY = {"A": "worse", "B": "better"}  # the verdict on B if the numbers of this side are better
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,12 @@ class Difference:
     """The numbers of A and B in one line, and what is known of chance in their difference.
 
     Attributes:
-        metric: what they are numbers of. a, b: None if a side has none.
+        metric: of the numbers. statistic: of the numbers. a, b: the numbers; None if a side has no number.
         evidence: of chance. p: corrected for the ``tests`` of the table, None without a test.
-        interval: of ``b - a``, with the same correction. statistic: of the numbers.
-        worse: why B is worse whatever its numbers; empty if nothing says so. better: why it is better, unless its
-            numbers are worse. marked: ``A`` or ``B``, the side that alone left bad rows as they are.
+        interval: of ``b - a``, with the same correction.
+        worse: the reason why B is worse whatever its numbers; empty without such a reason.
+        better: the reason why B is better, unless its numbers are worse; empty without such a reason.
+        marked: ``A`` or ``B``, the side that alone left bad rows as they are; empty if both or neither did.
     """
 
     metric: Metric
@@ -95,20 +96,24 @@ def _by_numbers(of: Difference, tolerance: float, level: float) -> tuple[str, st
         return "undecided", of.evidence.why
     if of.p <= level:
         return direction, ""
-    lines = f" for {of.tests} line{'s' * (of.tests > 1)}"
-    few = f", too few{lines}" if of.evidence.least * of.tests > level else ""
-    return "undecided", f"p = {of.p:#.2g} over {of.evidence.why}{few}"
+    reason = f"p = {of.p:#.2g} over {of.evidence.why}"
+    if of.evidence.least * of.tests > level:  # no values could have reached the level
+        lines = "1 line" if of.tests == 1 else f"{of.tests} lines"
+        reason += f", too few for {lines}"
+    return "undecided", reason
 
 
 def _why_wide(of: Difference) -> str:
+    """The reason why a tolerated difference is undecided."""
     return of.evidence.why if of.p is None else "its interval is wider than the tolerance"
 
 
 def _may_exceed(of: Difference, tolerated: float) -> bool:
-    """Whether a difference within what is tolerated may be larger by chance: its interval ends beyond."""
+    """Whether a tolerated difference may be larger than tolerated by chance: its interval ends beyond."""
     assert of.a is not None and of.b is not None
     if of.evidence.certain or of.evidence.test == "rounds":
         return False
-    if of.interval is None:  # equal medians of heads that differ tell nothing of the others
+    if of.interval is None:
+        # equal means leave nothing open; equal medians may hide heads that differ
         return not of.statistic.startswith("mean") or not math.isclose(of.a, of.b, rel_tol=EQUAL)
     return max(map(abs, of.interval)) > tolerated

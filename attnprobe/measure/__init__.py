@@ -61,8 +61,8 @@ def is_method(name: str) -> bool:
 
 def plot_kinds() -> list[str]:
     """The kinds of figures that ``attnprobe report`` can draw, of all commands."""
-    every = map(experiment, EXPERIMENTS)
-    return [kind for one in every for kind in (*one.plots, *one.more_plots)]
+    commands = map(experiment, EXPERIMENTS)
+    return [kind for command in commands for kind in (*command.plots, *command.more_plots)]
 
 
 @cache

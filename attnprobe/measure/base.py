@@ -24,17 +24,18 @@ class Experiment:
     """A command that measures. What imports torch is loaded on use, by functions.
 
     Attributes:
-        name: of the command. summary: its line in ``attnprobe --help``.
-        request: the class of its requests; its docstring is the command's help. output: the class of its output
-            options.
-        load_cells: its `Cells`. load_rows: the types of its rows. list_all: the text of ``--list`` in a format.
-        files_of: the files beside the rows of finished cells, by name.
+        name: of the command. summary: the command's line in ``attnprobe --help``.
+        request: the class of requests, whose docstring is the command's help. output: the class of output options.
+        load_cells: gives the command's `Cells`. load_rows: gives the types of its rows.
+        list_all: gives the text of ``--list`` in a format. files_of: gives the contents of files beside the rows of
+            finished cells, by name.
         examples: arguments of ``attnprobe NAME`` in examples.
-        more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
+        more_plots: further kinds of figures that ``attnprobe report`` draws.
+        gated: the metrics that gates limit; None for a command without gates.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
-        compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
+        compared: the default metrics of `attnprobe compare`; empty if runs of the command cannot be compared.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
-        timed: whether times of two runs are compared, of rows of kind ``time``.
+        timed: whether times are compared, from rows of kind ``time``.
     """
 
     name: str
@@ -64,12 +65,12 @@ class Experiment:
 
     @property
     def shape(self) -> RowTypes:
-        """The types of its rows."""
+        """The types of the command's rows."""
         return self.load_rows()
 
     @property
     def catalogue(self) -> Catalogue:
-        """Its tables and figures as data."""
+        """The command's tables and figures as data."""
         from ..show.shown import Catalogue
 
         return Catalogue.of(self.name)
@@ -86,12 +87,13 @@ class Experiment:
         """Measure every cell that the run's folder lacks, and write ``manifest.json`` and ``rows.jsonl`` there.
 
         A method that raises gives a ``failed`` record. A method that does not support a setting gives a ``skipped``
-        one. The run goes on after both. The fields of records are on the page of records.
+        record. The run goes on after both. The fields of records are on the page of records.
 
         Args:
-            notify: takes lines about the run. progress: takes the share of work that is done, the number of cells, and
-                the current step. timings: adds up the times of the steps. keeps: whether to keep what figures need
-                beside records, a flag for each kind of ``keeps``.
+            notify: takes lines about the run.
+            progress: takes the number of finished cells, the number of all cells, and the current step.
+            timings: adds up the times of the steps.
+            keeps: a flag for each kind of ``Experiment.keeps``: whether to store what its figures need beside records.
 
         Raises:
             UsageError, SourceError: an impossible request, or a source that cannot be read; nothing is left behind.

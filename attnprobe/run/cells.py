@@ -37,12 +37,17 @@ Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons
 R = TypeVar("R", bound=RunRequest)
 T = TypeVar("T", bound=OnTensors)
 C = TypeVar("C", bound="Cell")
-I = TypeVar("I")  # the inputs of a place
+I = TypeVar("I")  # the inputs that the cells of a place share
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a group of cells: number of the source, n and window, and the layer (None: several together)."""
+    """Where cells share their inputs.
+
+    Attributes:
+        source: its number among the sources of the request. group: n and window.
+        layer: None where a cell has several layers together.
+    """
 
     source: int
     group: Group
@@ -76,8 +81,9 @@ class Cells(Generic[R, C, I]):
         may_be_empty: whether a run is valid if no requested cell can run.
         gradients: whether cells are measured with torch's gradients.
         exclusive: whether one process at a time measures on a device, with all of its threads.
+        places: those of the request, with the places of other shards.
         by_place: the cells of every place of the request's shard, in the order in which they are measured.
-        send: takes results, by kind (see `GroupWork`).
+        send: takes messages to the process that writes the records (see `GroupWork`).
     """
 
     command: ClassVar[str]
@@ -101,7 +107,10 @@ class Cells(Generic[R, C, I]):
         raise NotImplementedError
 
     def keep(self, kinds: Sequence[str], records: Sequence[Fields], folder: Path, progress: Progress) -> dict[str, str]:
-        """Store what these kinds of figures need beside the records. Returns why something is missing, by key."""
+        """Store what these kinds of figures need beside the records.
+
+        Returns the reason for each cell whose data is missing, by the cell's key.
+        """
         return {}
 
     def ordered(self) -> Iterable[C]:
@@ -121,17 +130,19 @@ class Cells(Generic[R, C, I]):
         raise NotImplementedError
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, I, Result]]:
-        """The inputs of the cells of each place, here Q, K and V of its heads, and the fields that records have of
-        them.
+        """The inputs of each place, with the fields of records that describe them.
+
+        The inputs are Q, K and V of the heads of the place; a command may read others.
 
         Args:
-            places: of one source, n and window, which share a forward. keeper: of input statistics.
+            places: of one source, n and window, so that they share a forward. keeper: writes input statistics.
         """
         group, source = places[0].group, self.sources[places[0].source]
         self.show(f"reading n={group.n}, window {group.window}")
         captured = source.qkv(group.n, [place.layer for place in places], group.window)
         for place in places:
             assert place.layer is not None  # a command of several layers together has inputs of its own
+            # popped: a layer's tensors are free once its cells are measured
             qkv, heads = captured.pop(place.layer), self.heads(place)
             qkv = qkv if heads is None else qkv.select(heads)
             keeper.keep(source, group.n, group.window, place.layer, qkv)
@@ -145,16 +156,19 @@ class Cells(Generic[R, C, I]):
                 result: Result = {}
                 with torch.set_grad_enabled(self.gradients), self.attempt(cell.key) as tried:
                     with_smaller_blocks(self._anew, place, cell, inputs, result)
+                # the state last: a cell that failed has failed, whatever it had measured before
                 yield cell, result if tried.ok else result | tried.state
 
     def _anew(self, place: Place, cell: C, inputs: I, result: Result) -> None:
+        """Measure a cell from the start: an attempt with larger blocks may have left numbers in ``result``."""
         result.clear()
-        self.one(place, cell, inputs, result)
+        self.measure_cell(place, cell, inputs, result)
 
-    def one(self, place: Place, cell: C, inputs: I, result: Result) -> None:
-        """Measure a cell into ``result``, if cells share only their inputs. It may raise anything.
+    def measure_cell(self, place: Place, cell: C, inputs: I, result: Result) -> None:
+        """Measure a cell into ``result``. It may raise anything.
 
-        Entries of ``result`` from before an error stay in the record.
+        A command whose cells share more than their inputs has a `measured` of its own instead. What stands in
+        ``result`` when an error is raised stays in the record.
         """
         raise NotImplementedError
 
@@ -162,6 +176,7 @@ class Cells(Generic[R, C, I]):
     def attempt(self, *keys: str) -> Iterator[Attempt]:
         """A block that measures the cells with these keys, under the request's time limit (see `attempt`)."""
         seconds = self.request.cell_timeout
+        # the other process ends this one if the block does not end itself
         if seconds is not None:
             self.send("limit", Limit(keys, seconds))
         with attempt(seconds) as tried:
@@ -173,7 +188,7 @@ class Cells(Generic[R, C, I]):
         """Report the current step.
 
         Args:
-            begun: shares of the work of cells that are done before their records are sent, by key.
+            begun: the finished share of the work of cells whose records are not sent yet, by key.
         """
         if begun:
             self.send("begun", begun)
@@ -188,35 +203,39 @@ class Cells(Generic[R, C, I]):
         raise NotImplementedError
 
     def works(self, place: Place, keys: Collection[str]) -> dict[str, Work]:
-        """The estimated cost of each cell with one of these keys, if only these are measured at the place."""
+        """The estimated cost of each cell with one of these keys, if no other cell is measured at the place."""
         inputs = self.work_of_inputs(place) / len(keys) if keys else 0.0
         costs = {cell.key: self.work(place, cell) for cell in self.by_place[place] if cell.key in keys}
         return {key: Work(inputs, own, size) for key, (own, size) in costs.items()}
 
     def work_of_inputs(self, place: Place) -> float:
-        """The estimated multiply-adds of a place's inputs, with their exact output and statistics, and its share of the
-        forward that reads the inputs of several layers.
+        """The estimated multiply-adds of a place's inputs.
+
+        They are the exact output of the inputs, their statistics, and an equal share of the forward that reads the
+        inputs of several layers.
         """
         n, source, layer = place.group.n, self.sources[place.source], place.layer
         assert layer is not None  # cells of places without a layer have a method of their own
-        own = work_of_inputs(n, len(self.head_numbers(place)), self.counts(place, layer), self.queries(place))
+        statistics = self.measures_statistics(place, layer)
+        own = work_of_inputs(n, len(self.head_numbers(place)), statistics, self.queries(place))
         if not self.opens_model(place):
             return own
-        together = self._layers_together[place.source, place.group]
-        last = 1 + max(together)
-        forward = work_of_forward(n, source.heads * source.facts["p"], last, 0)
-        return own + (forward + last * work_of_inputs(n, source.heads, False)) / len(together)
+        layers = self._layers_together[place.source, place.group]
+        # the forward stops behind the last layer that is read
+        depth = 1 + max(layers)
+        forward = work_of_forward(n, source.heads * source.facts["p"], depth, 0)
+        return own + (forward + depth * work_of_inputs(n, source.heads, False)) / len(layers)
 
-    def counts(self, place: Place, layer: int) -> bool:
-        """Whether the statistics of a layer's inputs are measured, and not known from another run."""
+    def measures_statistics(self, place: Place, layer: int) -> bool:
+        """Whether the statistics of a layer's inputs are requested, and not known from another run."""
         if not isinstance(self.request, Statistics) or not self.request.input_statistics:
             return False
         group, heads = place.group, self.head_numbers(place)
         return not self.sources[place.source].held(group.n, layer, group.window, heads, STATISTICS)
 
     def work_of_opening(self, places: Iterable[Place]) -> float:
-        """The estimated multiply-adds that the first of these places takes because it opens its model."""
-        opened = "transformers.modeling_utils" in sys.modules
+        """The estimated multiply-adds of opening a model; 0 if none of these places opens one."""
+        opened = "transformers.modeling_utils" in sys.modules  # the imports are most of that work
         return 0.0 if opened or not any(self.opens_model(place) for place in places) else OPENING
 
     def opens_model(self, place: Place) -> bool:
@@ -236,7 +255,7 @@ class Cells(Generic[R, C, I]):
 
     @cached_property
     def _layers_together(self) -> dict[tuple[int, Group], list[int]]:
-        """The layers that share a forward."""
+        """The layers that share a forward, by source and group."""
         layers: dict[tuple[int, Group], list[int]] = {}
         for place in self.by_place:
             layers.setdefault((place.source, place.group), []).append(place.layer or 0)
@@ -267,8 +286,8 @@ class PlannedCells(Cells[T, C, I]):
     """Cells whose sources each have a plan.
 
     Args:
-        parts: every source with its plan. cells: of a plan, a group, a layer and the facts of a source.
-        more: entries of a manifest's plan besides methods, budgets and places.
+        parts: every source with its plan. cells: makes the cells of a plan, a group, a layer and a source's facts.
+        more: entries of the manifest's plan besides methods, budgets and places.
     """
 
     def __init__(
@@ -293,7 +312,7 @@ class PlannedCells(Cells[T, C, I]):
             for group in plan.groups()
             for layer in plan.layers
         ]
-        if any(omitted):
+        if any(omitted):  # a local layer without a method for it has no cell
             places = [place for place in places if cells_at(place)]
         super().__init__(request, [source for source, _ in parts], places, cells_at)
 
@@ -309,10 +328,13 @@ class PlannedCells(Cells[T, C, I]):
 
 
 def _of_windows(cells: Sequence[Any]) -> list[Any]:
-    """The cells whose methods have a form for sliding windows, with their references; none without such a method."""
-    asked = [cell for cell in cells if cell.request is None or cell.request.requested]
-    refused = [cell for cell in asked if cell.request is not None and not cell.request.entry.takes_windows]
-    return [] if len(refused) == len(asked) else [cell for cell in cells if cell not in refused]
+    """The cells of a local layer: without the requested methods that have no form for sliding windows.
+
+    If no requested method has one, there is no cell at all: references alone say nothing.
+    """
+    requested = [cell for cell in cells if cell.request is None or cell.request.requested]
+    unfit = [cell for cell in requested if cell.request is not None and not cell.request.entry.takes_windows]
+    return [] if len(unfit) == len(requested) else [cell for cell in cells if cell not in unfit]
 
 
 def title(cell: Cell) -> str:
@@ -321,17 +343,19 @@ def title(cell: Cell) -> str:
 
 
 def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Fields | None = None) -> JsonObject:
-    """A manifest's plan: that of all sources, or one for each weights. Sources that differ in scale share a plan."""
+    """A manifest's plan: one plan, or a plan for each of several weights."""
+    # sources of the same weights differ in the scale of their scores, and share a plan
     plans = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
     return next(iter(plans.values())) if len(plans) == 1 else plans
 
 
 def _share_of(request: RunRequest, sources: Sequence[Source], places: Iterable[Place]) -> set[Place] | None:
-    """The places of the request's shard, None without a shard. A hash of their inputs' identity deals them."""
+    """The places of the request's shard; None without a shard."""
     shard = parse_shard(request.shard)
     if shard is None:
         return None
 
+    # places are dealt by a hash of their inputs, so that all machines deal alike, in whatever order they list places
     def hashed(place: Place) -> str:
         return cell_key(
             source=identity_facts(sources[place.source].facts),
@@ -365,9 +389,9 @@ def record_of(cells: Cells, place: Place, cell: Cell, run: str, result: Fields) 
 
 
 def bundles(places: Iterable[Place], most: int) -> list[tuple[Place, ...]]:
-    """Consecutive places that share a forward of the model, at most ``most`` together."""
-    parts = []
+    """Consecutive places that share a forward of the model, in bundles of at most ``most`` places."""
+    made = []
     for _, shared in groupby(places, key=lambda place: (place.source, place.group)):
         shared = list(shared)
-        parts += [tuple(shared[at : at + most]) for at in range(0, len(shared), most)]
-    return parts
+        made += [tuple(shared[start : start + most]) for start in range(0, len(shared), most)]
+    return made

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Cost = tuple[float, float]
+Cost = tuple[float, float]  # multiply-adds, bytes
 P = 64  # head dimension
-D = 64  # of a method without a budget
+D = 64  # stands for the budget of a method without one
 SAMPLE = 512  # tokens of the head whose exact output in float64 measures the speed
-SAMPLED = 1.5e8  # in the time of one product of matrices, with one thread of a CPU; so are the others
-# of an entry of B
-EXACT = 450
-STATISTICS = 2_000  # with the norms of the exact matrix
-PASSES = 1_500
-ROWS = 1_200
-CHOICE = 400  # of a method: the median of methods that compute or sort all scores
-GATHERED = 20  # of a product with d gathered keys or features, and of the output's errors
-LOGITS = 500  # of a logit, which two distributions compare
-FORWARD = 1.2  # of a model's products
-CALL = 2.5e7  # of a head in a call with its errors, besides products; the call itself takes as much as four heads
-OPENING = 1.3e11  # of the imports with which a model is opened, and of its weights
-CORE = 30  # of an entry of a core, times d
-OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
-PROCESS = 1e10  # of the process that measures the memory of a call
-REPEAT = 3e7  # the same of one repeat of an audit, which draws, gathers and compares
+# Each constant counts the float32 multiply-adds of matrix products that one thread of a CPU does in the same time.
+SAMPLED = 1.5e8  # the exact output of the sample
+# work on an entry of B
+EXACT = 450  # the exact output
+STATISTICS = 2_000  # statistics of Q, K and V, with the norms of the exact matrix
+PASSES = 1_500  # passes over B for matrix errors
+ROWS = 1_200  # row metrics
+CHOICE = 400  # a method's choice of keys: the median of methods that compute or sort all scores
+# work on other things
+GATHERED = 20  # an entry of a product with d gathered keys or features, and of the output's errors
+LOGITS = 500  # a logit, which two distributions compare
+FORWARD = 1.2  # a multiply-add of a model's products
+CALL = 2.5e7  # a head in a call with its errors, besides products; the call itself takes as much as four heads
+OPENING = 1.3e11  # the imports with which a model is opened, and its weights
+CORE = 30  # an entry of a core, times d
+OVERHEAD = 3e8  # the many small operations of one draw of a theorem's check, of one head
+PROCESS = 1e10  # the process that measures the memory of a call
+REPEAT = 3e7  # one repeat of an audit, which draws, gathers and compares
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Work:
     """The cost of a cell in addition to the other cells of its place.
 
     Attributes:
-        inputs: its equal share of the place's inputs, in multiply-adds. own: what it takes itself, in multiply-adds.
-        bytes: what it holds beside Q, K and V.
+        inputs: the cell's equal share of the place's inputs, in multiply-adds.
+        own: the cell's own work, in multiply-adds. bytes: its memory besides Q, K and V.
     """
 
     inputs: float
@@ -44,7 +46,7 @@ class Work:
 
     @property
     def total(self) -> float:
-        """Its multiply-adds, with its share of the inputs."""
+        """The cell's multiply-adds, with its share of the inputs."""
         return self.inputs + self.own
 
 
@@ -64,8 +66,11 @@ def work_of_method(
 ) -> Cost:
     """A method with its output errors, and with its matrix errors and row metrics if they are measured.
 
-    It is that of a typical method with the terms n² and d³ that are in ``cost``, the method's own. Methods differ by a
+    The estimate is that of a typical method whose ``cost`` has the same terms n² and d³. Methods differ from it by a
     factor of about 3 on either side.
+
+    Args:
+        cost: of the method, as it is registered, such as ``n d p + d³``.
     """
     d, queries = d or D, queries or n
     scores = float(n) * queries
@@ -84,7 +89,11 @@ def is_quadratic(cost: str) -> bool:
 
 
 def work_of_steps(prompt: int, steps: int, d: int | None, heads: int, reads: bool) -> float:
-    """A call of a method on the new tokens behind a prompt, of which it keeps d keys, or reads all to choose d."""
+    """A call of a method on the new tokens behind a prompt.
+
+    Args:
+        reads: whether the method reads all keys of the prompt to choose d of them; else it keeps d keys.
+    """
     return CALL * (4 + heads) + heads * float(steps) * (CHOICE * prompt * reads + GATHERED * (d or D) * P)
 
 
@@ -94,7 +103,7 @@ def work_of_passes(n: int, d: int | None, heads: int) -> float:
 
 
 def work_of_forward(n: int, hidden: int, layers: int, vocabulary: int) -> float:
-    """A model's forward with its logits, besides attention; ``vocabulary`` 0 is a model without."""
+    """A model's forward with its logits, without attention; a model without logits has a ``vocabulary`` of 0."""
     return FORWARD * n * (12.0 * layers * hidden**2 + float(vocabulary) * hidden)
 
 

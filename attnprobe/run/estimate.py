@@ -18,8 +18,8 @@ from .folder import held_already, named_folder
 from .topics.running import RunRequest
 
 SECONDS = 0.25  # in which the speed of the machine is measured
-BUSY = 1.4  # times the least time of the sample: a mean beyond it is the work of other programs
-NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
+BUSY = 1.4  # the mean time of a busy machine is above this multiple of the least time
+NOTHING = Work(0.0, 0.0, 0.0)  # the work of a finished cell
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,11 @@ class CellEstimate:
     """One cell of a request.
 
     Attributes:
-        place: weights (and a factor of the scores), n, window and layer (``all`` if several layers are one cell).
+        place: weights (and a factor of the scores), n, window and layer (``all replaced`` if several layers are one
+            cell).
         name: of the method or the matrix.
-        work: as `costs` estimates it, with a share of the inputs of its place, and for the first cell what
-            opens the model; 0 for a finished cell.
+        work: as `costs` estimates it, with a share of the inputs of its place; the first unfinished cell has the work
+            of opening the model too; 0 for a finished cell.
         bytes: the estimated memory besides Q, K and V; 0 for a finished cell.
     """
 
@@ -48,7 +49,11 @@ def estimate_cells(
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> list[CellEstimate]:
-    """The cells of a request in their order. ``progress`` gets the cells done, their number and a place."""
+    """The cells of a request in their order, with estimates.
+
+    Args:
+        progress: called with the number of cells that are estimated, the number of all cells, and a label.
+    """
     if request.out is not None:
         named_folder(request.out)
     cells = open_cells(request, notify, Timings())
@@ -62,10 +67,12 @@ def estimate_cells(
         progress(len(estimates), total, f"estimating n={place.group.n} layer {place.layer}")
         works = cells.works(place, {cell.key for cell in cells_here} - done)
         for cell in cells_here:
+            # a cell may have a window or a layer of its own, as one that replaces several layers
             head = {"window": place.group.window, "layer": place.layer, **cells.head(place, cell)}
             layer = "all replaced" if head["layer"] is None else head["layer"]
             where = (cells.source_name(place), place.group.n, head["window"], layer)
             work = works.get(cell.key, NOTHING)
+            # the first cell that is measured opens the model
             first = opening if work is not NOTHING else 0.0
             opening -= first
             estimates.append(CellEstimate(where, cell.name, cell.d, cell.key in done, work.total + first, work.bytes))
@@ -75,11 +82,11 @@ def estimate_cells(
 def speed() -> tuple[float, str]:
     """The work that this machine does per second by the clock, and whether it is busy with other programs, in words.
 
-    It is that of the exact output of one head, which takes products, exponentials, memory and small operations.
+    The sample is the exact output of one head: it takes products, exponentials, memory and small operations.
     """
     q, k, v = torch.randn(3, 1, SAMPLE, P)
     qkv = QKV(q, k, v)
-    exact_output(qkv)  # starts the threads
+    exact_output(qkv)  # not timed: torch starts its threads here
     times: list[float] = []
     while sum(times) < SECONDS:
         begin = perf_counter()

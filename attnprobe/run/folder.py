@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Outcome:
-    """The result of a run: the records of all its cells, earlier ones and new ones.
+    """The result of a run.
 
-    ``processes`` has the facts of the other processes that measured, and ``deaths`` the reasons why some of them ended.
+    Attributes:
+        records: of all cells, earlier records and new ones. done_before: the number of the earlier ones.
+        measured: the number of the new ones.
+        processes: the facts of the other processes that measured. deaths: the reasons why some of them died.
     """
 
     records: list[Any] = field(default_factory=list)
@@ -61,7 +64,7 @@ class RunFolder:
 
 @contextmanager
 def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None]) -> Iterator[RunFolder]:
-    """Open or resume a run's folder for a block. Its manifest and its locks are complete on success, error or Ctrl-C.
+    """Open or resume a run's folder for a block. Success, an error and Ctrl-C all leave a complete manifest.
 
     A shard has its own ``rows-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
 
@@ -72,7 +75,7 @@ def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None])
     start = datetime.now(UTC)
     path, made = _folder(request, start, cells.command)
     done = {} if made else _earlier(path, cells, notify)
-    earlier = done.keys()
+    earlier = done.keys()  # kept: the file holds these records also if they are measured again
     if request.force:
         done = {}
     elif request.retry_failed:
@@ -90,10 +93,10 @@ def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None])
         if not cells.may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
         others = earlier - {record["key"] for record in outcome.records}
-        if others and shard is not None:
+        if others and shard is not None:  # records of the other shards are of the same settings
             others -= cells.all_keys()
-        if others:
-            manifest["other_settings"] = sorted(others)  # a report can show only this run's records
+        if others:  # named, so that a report can show the records of this run alone
+            manifest["other_settings"] = sorted(others)
     if others:
         notify(f"tables and figures show this command's settings alone; {path} keeps {len(others)} cells of others")
 
@@ -102,8 +105,9 @@ def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None])
 def _in_order(
     path: Path, made: bool, manifest: JsonObject, notify: Callable[[str], None], shard: Shard | None
 ) -> Iterator[None]:
-    """Hold the run's folder for a block: locked, with a manifest of how the run ended. A run without records leaves no
-    folder.
+    """Hold the run's folder for a block: locked, and with a manifest that says how the run ended.
+
+    A folder that this run created and left without records is removed.
     """
     locks = _locked(path, shard)
     manifest_file = _file(path, "manifest.json", shard)
@@ -170,11 +174,12 @@ def _folder(request: RunRequest, start: datetime, command: str) -> tuple[Path, b
         path = named_folder(request.out)
         made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".{secrets.token_hex(4)}.probe"  # a process of another machine may have this one's number
+        # the name is random: a process on another machine may have the same process number
+        probe = path / f".{secrets.token_hex(4)}.probe"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        if isinstance(error, FileNotFoundError):  # of a parent that can hold no folders
+        if isinstance(error, FileNotFoundError):  # a parent that can hold no folders, such as /proc
             raise UsageError(f"--out {request.out[:80]}: no folder can be created there; choose another") from error
         raise UsageError(f"--out {request.out[:80]} cannot be written: {error.strerror or error}") from error
     return path, made
@@ -196,15 +201,15 @@ def _locked(path: Path, shard: Shard | None) -> list[int]:
         return []
     held: list[int] = []
 
-    def take(file: Path, flags: int, how: int, what: str) -> None:
+    def take(file: Path, flags: int, how: int, target: str) -> None:
         held.append(os.open(file, flags, 0o666))
         try:
             fcntl.flock(held[-1], how | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             for descriptor in held:
                 os.close(descriptor)
-            raise UsageError(f"--out {path}: another run is writing {what}") from error
-        except OSError:  # a network file system may have no locks, or none of folders
+            raise UsageError(f"--out {path}: another run is writing {target}") from error
+        except OSError:  # a network file system may have no locks, or no locks of folders
             pass
 
     take(path, os.O_RDONLY, fcntl.LOCK_EX if shard is None else fcntl.LOCK_SH, "to this folder; choose another")
@@ -230,8 +235,8 @@ def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda li
 def _changes(file: Path, config: JsonObject, request: type[RunRequest]) -> str:
     """The options of what is measured whose values differ from those of the last run, in words."""
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))["config"]
-        values = {name: one["value"] for name, one in before.items()}
+        config_before = json.loads(file.read_text(encoding="utf-8"))["config"]
+        values = {name: entry["value"] for name, entry in config_before.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no manifest, or a damaged one
         return ""
     changes = []
@@ -257,7 +262,7 @@ def _remove(path: Path, shard: Shard | None) -> None:
 
 
 def _origin(request: RunRequest, option: Option) -> str:
-    """The origin of an option's value. For a request from Python: the default or not."""
+    """The origin of an option's value. A request from Python has no origins: its values are defaults, or not."""
     if option.name in request.origin:
         return request.origin[option.name]
     return "default" if getattr(request, option.name) == option.default else "python"
@@ -266,8 +271,8 @@ def _origin(request: RunRequest, option: Option) -> str:
 def _manifest(request: RunRequest, cells: Cells, start: datetime) -> JsonObject:
     """The manifest of a run; ``source`` is a list if there are several."""
     config = {
-        one.name: {"value": getattr(request, one.name), "origin": _origin(request, one)}
-        for one in options_of(type(request))
+        option.name: {"value": getattr(request, option.name), "origin": _origin(request, option)}
+        for option in options_of(type(request))
     }
     facts = [source.facts for source in cells.sources]
     return {

@@ -16,21 +16,26 @@ from .inputs import InputKeeper
 from .provenance import device_name, versions
 from .topics.running import RunRequest
 
-VERSIONS = ("torch", "transformers", "numpy")
+VERSIONS = ("torch", "transformers", "numpy")  # of packages that can change a number
 
 
 @dataclass(frozen=True)
 class GroupWork:
-    """Measures bundles of places in its process, which builds the cells and their inputs.
+    """The work of one process: it builds the cells and their inputs, and measures bundles of places.
 
-    It gets the keys of the finished cells of a bundle. It sends ``show`` with the current cell, ``note`` with a line
-    for a person, ``inputs`` with records of input statistics, ``record``, and ``timings`` with seconds by stage.
+    The messages that it sends, by kind:
+
+    - ``show``: the label of the current cell. ``note``: a line for a person.
+    - ``begun``: the finished share of the work of cells without a record, by key.
+    - ``limit``: the `Limit` under which cells are measured from now on, or None.
+    - ``record``: the record of a cell. ``inputs``: a record of input statistics.
+    - ``timings``: seconds by stage.
 
     Args:
-        open: makes the `Cells` of the request; a class of a module, as it is pickled.
-        run: the run's name. folder: the run's, which is only read.
-        threads: of torch in a worker process; None does not set them.
-        devices: dealt to the processes in turn; empty is the device of the request.
+        open: makes the `Cells` of the request; a class of a module, so that it can be pickled.
+        run: the run's name. folder: the run's folder, which is only read.
+        threads: of torch in a worker process; None leaves torch's own number.
+        devices: dealt to the processes in turn; without any, a process takes the device of the request.
         made: cells that exist already, with their timings, for this process only.
     """
 
@@ -43,17 +48,24 @@ class GroupWork:
     made: tuple[Cells, Timings] | None = None
 
     def __getstate__(self) -> JsonObject:
+        """For pickle: the cells hold open models, so that each process builds its own."""
         return {**vars(self), "made": None}
 
     def start(self, number: int, send: Send) -> tuple[JsonObject, Callable[..., None]]:
+        """Build the cells in this process. Returns the facts of the process, and what measures a bundle.
+
+        Args:
+            number: of the process, which chooses its device. send: takes the messages.
+        """
         cells, timings = self.made or self._opened(number, send)
         cells.send = send
         inputs = InputKeeper(self.request, self.folder, self.run, timings)
+        # one process writes all files; this one sends it the records
         inputs.write = lambda record: send("inputs", record)
 
         def do(bundle: Sequence[Place], done: Done) -> None:
             _measure(cells, bundle, done, self.run, inputs)
-            if self.made is None:
+            if self.made is None:  # else the timings are those of the main process already
                 send("timings", dict(timings.seconds))
                 timings.seconds.clear()
 
@@ -67,7 +79,8 @@ class GroupWork:
             device = self.devices[number % len(self.devices)]
             if device.startswith("cuda"):
                 torch.cuda.set_device(device)
-            if not self.open.exclusive:  # else the device has the name that the run's keys contain
+            # an exclusive command has the device's name in the keys of its cells, so that the request keeps it
+            if not self.open.exclusive:
                 request = replace(request, device=device)
         return self.open(request, lambda line: send("note", line), timings), timings
 
@@ -89,6 +102,7 @@ def _measure(cells: Cells, bundle: Sequence[Place], done: Done, run: str, keeper
     if not places:
         return
     for place, inputs, facts in cells.inputs(places, keeper):
+        # the inputs are read: that part of the cells' work is done
         cells.send("begun", {cell.key: 0.0 for cell in cells.by_place[place]})
         for cell, result in cells.measured(place, inputs, done):
             cells.send("record", record_of(cells, place, cell, run, {**facts, **result}))

@@ -21,7 +21,7 @@ from ..reference import exact
 from .limits import attempt, with_smaller_blocks
 from .topics.running import RunRequest
 
-STATISTICS = "statistics of inputs"  # as sources remember them
+STATISTICS = "statistics of inputs"  # the name under which a source remembers them
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +39,16 @@ def exact_norms_of(
     tol: float = 1e-3,
     progress: Callable[[str, float], None] = lambda label, share: None,
 ) -> ExactNorms:
-    """The norms of the exact matrix of a place, computed once for its input statistics, all its cells and all runs."""
+    """The norms of the exact matrix of a layer and window.
+
+    They are computed once: the source remembers them for the input statistics, all cells and all runs.
+    """
 
     def norms() -> ExactNorms:
         return exact_norms(exact(qkv, target), tol=tol, progress=progress)
 
-    what = f"norms of the exact matrix, {target}, to {tol:g}"
-    remembered = source.remembered(what, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
+    name = f"norms of the exact matrix, {target}, to {tol:g}"
+    remembered = source.remembered(name, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
     return ExactNorms(**remembered)
 
 
@@ -70,8 +73,9 @@ class InputKeeper:
         self.there = {record["key"] for record in earlier if record["status"] == "ok"}
 
     def keep(self, source: Source, n: int, window: int, layer: int, qkv: QKV) -> None:
-        """Write the record of a layer, for the heads of ``qkv``. On a full disk the record is lost, and the run
-        continues.
+        """Write the record of a layer, for the heads of ``qkv``.
+
+        On a full disk the record is lost, and the run continues.
         """
         place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
         key = cell_key(command="inputs", source=identity_facts(source.facts), **place)
@@ -79,7 +83,8 @@ class InputKeeper:
             return
         self.there.add(key)
         metrics = {}
-        with self.timings("input statistics"), attempt() as tried:  # the cells do not depend on it
+        # an attempt: the cells of the layer do not depend on its statistics
+        with self.timings("input statistics"), attempt() as tried:
 
             def measured() -> dict[str, torch.Tensor]:
                 return input_statistics(qkv, exact_norms_of(source, n, layer, window, qkv))

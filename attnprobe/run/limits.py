@@ -17,8 +17,8 @@ from ..grammar.foreign import message
 from ..methods import error_text
 from ..operators.blocks import BLOCK_MEMORY
 
-HALVINGS = 4
-AGAIN = 1.0  # seconds after which a block that continues is interrupted again
+HALVINGS = 4  # of the memory of blocks, before a cell gives up
+AGAIN = 1.0  # seconds after which a block that caught an interruption is interrupted again
 TIMEOUT = "timeout"  # the first word of the reason of a cell that ran out of time
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -32,8 +32,8 @@ class CellTimeout(BaseException):
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise `CellTimeout` in the block after ``seconds``, and then every second; None is no limit.
 
-    A block that takes longer raises it at its end at the latest, even if it caught the first one. Python handles the
-    alarm signal between two instructions, so a call into compiled code ends first. A block that catches every
+    `CellTimeout` is raised at the end of the block at the latest, even if the block caught it before. Python handles
+    the alarm signal between two instructions, so a call into compiled code ends first. A block that catches every
     ``BaseException`` does not end; then its process is killed (see `Crew`). Only the main thread of a POSIX process
     gets the signal. Elsewhere the limit is checked only at the end of the block.
     """
@@ -49,21 +49,23 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     except BaseException as error:
         if monotonic() < end:
             raise
-        raise CellTimeout(reason) from error  # also if the block caught the first one
+        # the block may have caught `CellTimeout` and raised an error of its own
+        raise CellTimeout(reason) from error
     if monotonic() >= end:
         raise CellTimeout(reason)
 
 
 @contextmanager
 def _alarm(seconds: float, reason: str) -> Iterator[None]:
-    """Raise `CellTimeout` in the block after so many seconds, and then every second, if the platform has the signal."""
+    """Raise `CellTimeout` in the block after ``seconds``, and then every second, if the platform has the signal."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
     inside = False
 
     def stop(*_: object) -> None:
-        if inside:  # else the alarm came while it was being switched on or off; one switched on comes again
+        # outside, the alarm is being switched on or off: raised there, the handler would not be reset
+        if inside:
             raise CellTimeout(reason)
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -120,14 +122,15 @@ def attempt(limit: float | None = None) -> Iterator[Attempt]:
 def with_smaller_blocks(work: Callable[P, Result], *args: P.args, **options: P.kwargs) -> Result:
     """The result of ``work`` with these arguments.
 
-    When the device runs out of memory, it is repeated with blocks half as large, at most four times. The blocks stay
-    that small for the rest of the process.
+    When the device runs out of memory, the work is repeated with blocks half as large, at most `HALVINGS` times. The
+    blocks stay that small for the rest of the process.
     """
     for _ in range(HALVINGS):
         try:
             return work(*args, **options)
         except torch.OutOfMemoryError:
             BLOCK_MEMORY.halve()
-        if torch.cuda.is_available():  # outside the handler, which holds the frames of the failed call
+        # outside the handler, which holds the frames of the failed call and so their tensors
+        if torch.cuda.is_available():
             torch.cuda.empty_cache()
     return work(*args, **options)

@@ -14,7 +14,7 @@ from .plan import ErrorPlan, Group, MethodRequest, budgets_of, key_of, method_fa
 
 @dataclass(frozen=True)
 class MethodCell:
-    """A method at a budget, on one layer of one window. A ``request`` of None is no method: the exact matrices."""
+    """A method at a budget, on one layer of one window. Without a ``request`` it is the exact matrices."""
 
     key: str
     request: MethodRequest | None
@@ -34,15 +34,19 @@ def method_cells(
     facts: Fields,
     **determinants: object,
 ) -> Iterator[MethodCell]:
-    """Each method at every budget of a plan; ``determinants`` is what else determines the numbers of its cell."""
+    """The cells of each method at every budget of a plan.
+
+    Args:
+        facts: those that identify the source. determinants: what else the numbers of a cell depend on.
+    """
     for method in methods:
         for d in budgets_of(method, plan.d):
-            place = {"target": plan.target, "heads": plan.heads, "d": d, "seed": plan.seed}
-            yield MethodCell(key_of(command, method, facts, group, layer, **place, **determinants), method, d)
+            settings = {"target": plan.target, "heads": plan.heads, "d": d, "seed": plan.seed}
+            yield MethodCell(key_of(command, method, facts, group, layer, **settings, **determinants), method, d)
 
 
 def head_of(cells: PlannedCells, place: Place, cell: MethodCell) -> JsonObject:
-    """The fields of a cell's record that are known before it is measured."""
+    """The fields of a cell's record that are known before it is measured, without its place."""
     plan = cells.plan_of(place)
     return {
         **method_facts(cell.request),
@@ -59,7 +63,8 @@ NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 
 def ending(approx: Approximation, qkv: QKV) -> JsonObject:
     """The status and reason of a method that ran: ``diverged`` if an output is not finite."""
-    if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
+    # without a bad row there is no lost one, and the output need not be searched
+    if not approx.diagnostics["bad_rows"].any():
         return {}
     broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]
     return {"status": "diverged", "reason": f"the output is not finite in head {', '.join(broken)}"} if broken else {}

@@ -19,9 +19,10 @@ from ..grammar.arguments import fault
 Parser = Callable[[str, str], Any]
 T = TypeVar("T")
 
-KEYS = "keys"  # an option that says what is measured: a sweep's folder is named by it
-FOLDER = "folder"  # where and how it is measured: the numbers are the same
-SHOWN = "shown"  # how it is shown
+# the roles of options
+KEYS = "keys"  # says what is measured: it is part of the name of a sweep's folder
+FOLDER = "folder"  # says where and how it is measured: the numbers are the same
+SHOWN = "shown"  # says how it is shown
 
 MEASURED = "What is measured"
 PLACES = "Where in the model and the text"
@@ -38,10 +39,11 @@ ROLES = {RUN: FOLDER, ELSEWHERE: FOLDER, OUTPUT: SHOWN, GATES: SHOWN}  # by grou
 def opt(
     default: Any, help: str, *, group: str = MEASURED, flag: str | None = None, role: str | None = None, **more: Any
 ) -> Any:
-    """A field that is an option; see `Option` for the rest.
+    """A field that is an option.
 
     Args:
-        default: as a typed value. None is "not given". role: None is that of the group.
+        default: a typed value; None is "not given". role: by default the role of the group.
+        more: further attributes of the `Option`.
     """
     about = {"help": help, "group": group, "flag": flag, "role": role or ROLES.get(group, KEYS), **more}
     return field(default=default, metadata={"option": about})
@@ -52,24 +54,25 @@ class Option:
     """The properties of a field that is an option.
 
     Attributes:
-        name: of the field. kind: bool, int, float or str, of a value or of the items of a list.
-        flag: what the command line calls it, ``--n`` or ``--matrix/--no-matrix``.
-        default: a typed value. several: whether the value is a tuple. optional: whether it may be None.
-        parse: makes the value from its text and its name. Without it click makes it, or every item is one text and
-            the option is repeatable.
+        name: the field's name. kind: bool, int, float or str; the type of the value, or of the items of a list.
+        flag: the option's name on the command line, ``--n`` or ``--matrix/--no-matrix``.
+        default: a typed value. several: whether the value is a tuple. optional: whether the value may be None.
+        parse: makes the value from its text and the option's name. Without it, click makes the value; a tuple is then
+            a repeatable option, and every item is one text.
         words: texts that are values themselves, such as ``all``.
-        role: `KEYS`, `FOLDER` or `SHOWN`. group: of the help.
-        among: the values, or items of a list, that there are.
-        between: the least and the most; the message is ``choose`` and words.
-        inside: the same without the ends.
-        of_methods: whether its items are methods.
-        kinds: the names that it takes, with commas; the option without a name is the first one.
-        later: whether the option came later: its default does not enter the name of a sweep's folder.
-        measures: prefixes of metrics that are measured if this is true. called: its name in messages of ``among``.
-        alias: another key of it in a sweep's file. in_file: whether a file may set it.
-        of_whole: the results that it requests, if a shard cannot give them.
-        excludes: options without effect next to this one, and the reasons; ``{value}`` is the value of this one.
-        reads: by value of this option, the options that only this value uses.
+        role: `KEYS`, `FOLDER` or `SHOWN`. group: the heading in the help.
+        among: the possible values, or possible items of a list.
+        between: the least and the largest value. inside: bounds that the value must not reach.
+        choose: names the values within ``between`` or ``inside`` in a message.
+        of_methods: whether the items are methods.
+        kinds: the names of figures that the option takes, with commas; the option without a name is the first one.
+        later: whether the option came later than others: its default does not enter the name of a sweep's folder.
+        measures: prefixes of metrics that are measured if the option is true.
+        called: the option's name in a message about ``among``.
+        alias: another key of the option in a sweep's file. in_file: whether a file may set the option.
+        of_whole: the results that the option requests, if a shard cannot give them.
+        excludes: options without effect next to this option, each with the reason; ``{value}`` is this option's value.
+        reads: by value of this option, the options that have an effect at this value alone.
     """
 
     name: str
@@ -101,7 +104,7 @@ class Option:
 
     @property
     def long(self) -> str:
-        """Its name on the command line, without dashes.
+        """The option's name on the command line, without dashes.
 
         >>> from dataclasses import make_dataclass
         >>> fields = [("tries", int, opt(1, "How often.", group="", flag="--try"))]
@@ -116,24 +119,24 @@ class Option:
 
     @property
     def is_list(self) -> bool:
-        """Whether its text is a list with commas."""
+        """Whether the option's text is a list with commas."""
         return self.several and self.parse is not None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a sweep's file may call it."""
+        """The keys that a sweep's file may use for the option."""
         plural = (self.name,) if self.repeatable else ()
         flags = (flag.removeprefix("--") for flag in self.flag.split("/"))
         return (*flags, *plural, *filter(None, [self.alias]))
 
     def names_folder(self, text: object) -> bool:
-        """Whether its value is part of the name of a sweep's folder."""
+        """Whether the option's value is part of the name of a sweep's folder."""
         return self.role == KEYS and not (self.later and text == self.text(self.default))
 
     def text(self, value: object) -> Any:
         """A value as text for the command line.
 
-        >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, what: ())
+        >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, called: ())
         >>> option.text(option.default)
         '64,128'
         """
@@ -143,24 +146,29 @@ class Option:
         if self.repeatable:
             return (",".join(map(str, items)),) if items else ()
         if self.is_list and not isinstance(value, str):
-            return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in items)
+            # a whole float as people write it: 2 for 2.0
+            numbers = (int(item) if isinstance(item, float) and item.is_integer() else item for item in items)
+            return ",".join(map(str, numbers))
         return str(value) if self.parse else value
 
-    def value(self, text: Any, what: str) -> Any:
+    def value(self, text: Any, called: str) -> Any:
         """The typed value of a text from the command line, the environment or a file.
 
+        Args:
+            called: the option's name in a message.
+
         Raises:
-            UsageError: it is none; ``what`` is what the message calls the option.
+            UsageError: a text that is no value.
         """
         if text is None or self.parse is None:
             return text
-        return text.strip() if text.strip() in self.words else self.parse(text, what)
+        return text.strip() if text.strip() in self.words else self.parse(text, called)
 
     def checked(self, value: object) -> Any:
         """A value from Python, with any sequence as a tuple.
 
         Raises:
-            UsageError: an impossible one.
+            UsageError: an impossible value.
         """
         if value is None and self.optional:
             return None
@@ -171,24 +179,25 @@ class Option:
                 example = (value,) if value is not None else self.default or ()
                 raise UsageError(f"{self.name}={value!r}: a tuple is needed, such as {example!r}")
             value = tuple(value)
-        if self.parse is not None:
-            made = self.value(self.text(value), self.long)
-            self._refuse_others(made)
-            return made
+        if self.parse is not None:  # by way of its text, so that Python has the rules of the command line
+            parsed = self.value(self.text(value), self.long)
+            self._refuse_others(parsed)
+            return parsed
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         self._refuse(value)
         return value
 
     def _refuse_function(self, value: object) -> None:
-        """Refuse a function as a method: a cell's key needs the text of its file."""
-        for one in value if isinstance(value, Sequence) else (value,):
-            if callable(one):
-                name = getattr(one, "__name__", type(one).__name__)
+        """Refuse a function as a method: a cell's key needs the text of the function's file."""
+        for method in value if isinstance(value, Sequence) else (value,):
+            if callable(method):
+                name = getattr(method, "__name__", type(method).__name__)
                 raise UsageError(f'{self.name}: {name} is a function; write its file and its name, "./mine.py:{name}"')
 
     def _refuse(self, value: Any) -> None:
-        if isinstance(value, Real):  # a limit says more of NaN than its type does
+        """Refuse a value of another type, beyond the limits, or not among the possible values."""
+        if isinstance(value, Real):  # before the type: a message about the limits says more of NaN
             self._refuse_beyond(value)
         if (problem := fault(value, tuple[self.kind, ...] if self.several else self.kind)) is not None:
             raise UsageError(f"{self.long}{problem}")
@@ -203,12 +212,12 @@ class Option:
             raise UsageError(f"{self.long}={_short(value)}: choose {self.choose}")
 
     def _refuse_others(self, value: Any) -> None:
-        """Refuse a value, or an item of a list, that is none of those that there are."""
+        """Refuse a value, or an item of a list, that is not among the possible values."""
         if self.among is None:
             return
-        for one in value if isinstance(value, tuple) else (value,):
-            if one not in self.among and one not in self.words:
-                raise unknown(self.called or self.long, str(one), self.among)
+        for item in value if isinstance(value, tuple) else (value,):
+            if item not in self.among and item not in self.words:
+                raise unknown(self.called or self.long, str(item), self.among)
 
 
 def _short(value: float) -> str:
@@ -219,24 +228,26 @@ def _short(value: float) -> str:
 def options_of(request: type) -> tuple[Option, ...]:
     """The options of a request: its own, then those of its bases in their order."""
     hints = get_type_hints(request)
-    known = {one.name: one for one in dataclasses.fields(request) if "option" in one.metadata}
+    known = {field.name: field for field in dataclasses.fields(request) if "option" in field.metadata}
+    # dataclasses list the fields of bases first; help begins with a command's own options
     names = dict.fromkeys(name for base in request.__mro__ for name in inspect.get_annotations(base))
     return tuple(_option(known[name], hints[name]) for name in names if name in known)
 
 
-def _option(one: dataclasses.Field, hint: Any) -> Option:
-    about = dict(one.metadata["option"])
-    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kind = kinds[0]
+def _option(of: dataclasses.Field, hint: Any) -> Option:
+    """The option of a field with this type hint: ``int``, ``int | None`` or ``tuple[int, ...] | None``."""
+    about = dict(of.metadata["option"])
+    types_of_value = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = types_of_value[0]
     several = get_origin(kind) is tuple
     return Option(
-        name=one.name,
+        name=of.name,
         kind=get_args(kind)[0] if several else kind,
         several=several,
-        optional=types.NoneType in kinds,
-        default=one.default,
+        optional=types.NoneType in types_of_value,
+        default=of.default,
         metavar=about.pop("metavar", "LIST" if several and about.get("parse") else None),
-        flag=about.pop("flag") or "--" + one.name.replace("_", "-"),
+        flag=about.pop("flag") or "--" + of.name.replace("_", "-"),
         **about,
     )
 
@@ -245,20 +256,22 @@ def check_fields(request: object) -> None:
     """Refuse a request with an impossible value, and make its sequences tuples.
 
     Raises:
-        UsageError: it names the option and the values that are possible.
+        UsageError: an impossible value; the message names the option and the possible values.
     """
     for option in options_of(type(request)):
+        # a request is frozen, but not yet while it is made
         object.__setattr__(request, option.name, option.checked(getattr(request, option.name)))
 
 
 def built(request: type[T], texts: Fields, called: Callable[[Option], str], **more: object) -> T:
-    """A request from texts of the command line, the environment or a file, by the names of fields.
+    """A request from texts of the command line, the environment or a file.
 
     Args:
-        texts: may hold more. called: what messages call an option. more: fields that are no options.
+        texts: by the names of fields; other names are not read. called: the name of an option in messages.
+        more: fields that are no options.
 
     Raises:
-        UsageError: a list that is none, or an impossible value.
+        UsageError: a text that is no list where the option is a list, or an impossible value.
     """
     given = [option for option in options_of(request) if option.name in texts]
     return request(**{option.name: option.value(texts[option.name], called(option)) for option in given}, **more)

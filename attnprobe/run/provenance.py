@@ -42,6 +42,7 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of the checkout of this package, with ``-dirty`` if files differ; None without a checkout."""
+    # an installed package has no checkout, and may lie in that of another project
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -30,6 +30,7 @@ def once(notify: Callable[[str], None]) -> Callable[[str], None]:
 def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) -> list[Source]:
     """One source for each of a request's ``weights`` and ``scale_inputs``; equal ones count once."""
     spec = request.source
+    # some commands take one word for the weights, others several
     words = (request.weights,) if isinstance(request.weights, str) else request.weights
     if len(words) > 1 and spec.qkv is not None:
         raise UsageError(f"--qkv {spec.qkv} holds Q, K and V already: drop --weights")
@@ -37,19 +38,20 @@ def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) ->
     notify = once(notify)
     for word in dict.fromkeys(words):
         source = resolve(replace(spec, weights=word), notify=notify, timings=timings)
+        # without the hub, other weights may stand in for the named ones
         labels = [(other.facts.get("model"), other.facts.get("weights")) for other in sources]
         if (source.facts.get("model"), source.facts.get("weights")) in labels:
             notify(f"weights {word} are {source.facts['weights']} here, which stand there already")
         else:
             sources.append(source)
-    return [one for source in sources for one in scaled_inputs(source, request.scale_inputs)]
+    return [scaled for source in sources for scaled in scaled_inputs(source, request.scale_inputs)]
 
 
 def layers_of(layer: Layers, source: Source, *, whole_model: bool = False) -> tuple[int, ...]:
     """The layers that a request names.
 
-    None is layer 0, or the first with attention. For a ``whole_model`` None is every layer, or the global ones beside
-    local ones: a local layer keeps few keys as it is, and every method can act on a global one.
+    Without a name, the layer is layer 0, or the first layer with attention. For a ``whole_model`` it is every layer; in
+    a model with local layers, which keep few keys as they are, it is every global layer.
     """
     if layer is None and whole_model:
         return source.global_layers or source.available
@@ -79,7 +81,7 @@ def tell_left_out(
     layer: Layers, source: Source, methods: Iterable[MethodRequest], notify: Callable[[str], None]
 ) -> None:
     """Say which methods leave out the local layers."""
-    names = [one.label for one in methods if not one.entry.takes_windows]
+    names = [request.label for request in methods if not request.entry.takes_windows]
     if names and left_out(layer, source):
         has = "have" if len(names) > 1 else "has"
         count = f"{len(source.global_layers)} global of {len(source.available)} layers"
@@ -125,33 +127,35 @@ def prepared(
         refuse: whether it is an error that none of the methods can run.
         whole_model: whether a request that names no layers means those of the model, as in `layers_of`.
     """
-    if request.n is not None:  # before anything heavy
+    # what can be refused without a source is refused before a model is opened
+    if request.n is not None:
         refuse_endless(draft.count)
         _refuse_impossible(_fitted(request, draft), refuse)
-    parts, cells = [], 0
+    parts, count = [], 0
     for source in sources_of(request, notify, timings):
         heads = None if request.head == "all" else heads_of(request.head, source)
         n = request.n or (source.default_n,)
         layers = layers_of(request.layer, source, whole_model=whole_model)
         plan = _fitted(request, replace(draft, n=n, layers=layers, heads=heads), notify, source.facts.get("p"))
-        cells += plan.count
-        refuse_endless(cells)
+        count += plan.count
+        refuse_endless(count)
         _refuse_impossible(plan, refuse)
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         tell_left_out(request.layer, source, plan.methods, notify)
         _tell_cautions(plan, notify)
         parts.append((source, plan))
-    refuse_endless(cells, notify)
+    refuse_endless(count, notify)  # announced once, for the cells of all sources
     return parts
 
 
 def _tell_cautions(plan: ErrorPlan, notify: Callable[[str], None]) -> None:
     """Say once of each method that a budget means little with its options."""
-    for one in plan.methods:
-        reasons = [one.entry.warning(d, one.options) for d in plan.d] if one.entry.budget is not None else []
-        if why := next(filter(None, reasons), None):
-            notify(f"{one.label}: {why}")
+    for request in plan.methods:
+        entry = request.entry
+        cautions = [entry.warning(d, request.options) for d in plan.d] if entry.budget is not None else []
+        if caution := next(filter(None, cautions), None):
+            notify(f"{request.label}: {caution}")
 
 
 def _refuse_impossible(plan: ErrorPlan, refuse: bool) -> None:
@@ -162,12 +166,12 @@ def _refuse_impossible(plan: ErrorPlan, refuse: bool) -> None:
 def _fitted(
     request: Any, plan: ErrorPlan, notify: Callable[[str], None] = lambda line: None, p: int | None = None
 ) -> ErrorPlan:
-    """The plan with budgets that its methods take at its longest n, if the request names none."""
+    """The plan with budgets that its methods take at its longest n, if the request names no budget."""
     if not plan.d:
         return plan
     n = max(plan.n)
 
     def refusals(d: int) -> int:
-        return sum(refused(one, plan.target, n, d) is not None for one in plan.methods)
+        return sum(refused(method, plan.target, n, d) is not None for method in plan.methods)
 
     return replace(plan, d=fitting(request, n, refusals, notify, p))

@@ -42,17 +42,18 @@ from .looks import (
     value_of,
 )
 from .marks import Brush, Legend, cells
-from .points import GROUP, MEASURED, Data, Panel, ends_of, one_panel
+from .points import GROUP, MEASURED, Data, Panel, ceil_div, ends_of, one_panel
 
 INCH = 72  # points
-NARROWEST = 13  # times the size of type: the least width of a panel
-TEXT = 7.0  # inches: the width of the text of a page
-LOWEST = 9  # times the size of type: the least height of a panel
-TALL = 13  # times the size of type: the height of one of several lines of panels
-LINE = 1.6  # times the size of type: the height of a word's line
-LETTER = 0.55  # times the size of type: the width of a letter, about
-FORMULA = "\ufffc"  # the place of one in a text that is wrapped
-DECADES = 4  # of a scale of colours, at most
+TEXT = 7.0  # the width of the text of a page, in inches
+# lengths as multiples of the size of type
+NARROWEST = 13  # the least width of a panel
+LOWEST = 9  # the least height of a panel
+TALL = 13  # the height of one of several lines of panels
+LINE = 1.6  # the height of a line of text
+LETTER = 0.55  # the mean width of a letter
+FORMULA = "\ufffc"  # stands for a formula in a text that is wrapped
+DECADES = 4  # the most decades of a scale of colours
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,14 @@ class Prepared:
 
 
 def prepared(frame: Rows, figure: Figure, methods: Rows | None, overlay: Rows | None) -> Prepared:
-    """The panels of a figure; none if the frame has nothing for it."""
+    """The panels of a figure. A frame without a value of the figure has no panel."""
     rows = figure.prepared(frame) if figure.prepared else frame
     measured = [name for name in figure.measured if name in rows]
-    there = bool(measured) and rows[measured].notna().to_numpy().any()
-    data = Data(rows if there else rows.iloc[:0], figure, overlay)
+    has_values = bool(measured) and rows[measured].notna().to_numpy().any()
+    data = Data(rows if has_values else rows.iloc[:0], figure, overlay)
     if not len(data.rows):
         return Prepared(data, {}, [])
+    # the colours of methods depend on all methods of the run, so that every figure has the same
     known = (frame if methods is None else methods).query("method.notna() and not reference")
     facts = known[["name", "method", "options", "family"]].drop_duplicates().astype(object).fillna("").to_numpy()
     named = [(name, f"{method}:{options}".rstrip(":"), family) for name, method, options, family in facts]
@@ -85,9 +87,9 @@ def one_of(panels: Sequence[Panel], panel: int | str, figure: str) -> Panel:
     Raises:
         UsageError: no such panel; the message lists them.
     """
-    titles = [_words((*one.line, *one.column)) for one in panels]
-    numbered = [number for number, title in enumerate(titles) if panel in (number, title)]
-    found = numbered or [number for number, title in enumerate(titles) if str(panel) in title]
+    titles = [_words((*candidate.line, *candidate.column)) for candidate in panels]
+    exact = [number for number, title in enumerate(titles) if panel in (number, title)]
+    found = exact or [number for number, title in enumerate(titles) if str(panel) in title]
     if not found:
         names = "; ".join(f"{number} {title}" for number, title in enumerate(titles))
         raise UsageError(f"{figure} has no panel {panel!r}; it has {names}")
@@ -103,14 +105,18 @@ def parted(plot: Prepared, style: str) -> list[Sequence[Panel]]:
         size = rcParams["font.size"] / INCH
         across = across_of(plot.data, plot.panels, width)
         tall = height_of(plot.data, plot.panels, width / across)
-        shortest = 0.7 * tall if plot.data.figure.value or plot.data.sideways else LOWEST * size
-        room, least = (PAGE, tall) if grows(style) else (height, min(tall, shortest))
-        most = across * max(1, int((room - 6 * size) / least))
-    return [plot.panels[start : start + most] for start in range(0, len(plot.panels), most)]
+        # a style that grows gives panels their height on a page; a slide has one height, and its panels may shrink
+        if grows(style):
+            room, height_of_line = PAGE, tall
+        else:
+            shortest = 0.7 * tall if plot.data.figure.value or plot.data.sideways else LOWEST * size
+            room, height_of_line = height, min(tall, shortest)
+        count = across * max(1, int((room - 6 * size) / height_of_line))
+    return [plot.panels[start : start + count] for start in range(0, len(plot.panels), count)]
 
 
 def width_of(data: Data, panels: Sequence[Panel], style: str) -> float:
-    """The width of a sheet in inches: that of the style; matrices side by side may need that of a page's text."""
+    """The width of a sheet in inches: the style's width. Matrices side by side may need the width of a page's text."""
     width = rcParams["figure.figsize"][0]
     if not data.figure.square or not grows(style):
         return width
@@ -120,19 +126,21 @@ def width_of(data: Data, panels: Sequence[Panel], style: str) -> float:
 
 
 def _least(data: Data) -> tuple[float, float]:
-    """The least width of a panel, and what stands beside the panels, in inches."""
+    """The least width of a panel, and the width of the scale of colours beside the panels, in inches."""
     size = rcParams["font.size"] / INCH
     return (0.45 * NARROWEST * size, 10 * size) if data.figure.value else (NARROWEST * size, 0.0)
 
 
 def across_of(data: Data, panels: Sequence[Panel], width: float) -> int:
-    """How many panels stand side by side: those of a line, if they have room."""
+    """How many panels stand side by side: the panels of a line of facets, if they have room."""
     least, beside = _least(data)
     room = max(1, int((width - beside) / least))
     lines = len({panel.line for panel in panels})
     columns = len({panel.column for panel in panels})
     wanted = columns if 1 < columns < len(panels) and lines > 1 else len(panels)
-    return -(-wanted // -(-wanted // room))
+    # as many lines as the room needs, and the panels shared out evenly among them
+    count = ceil_div(wanted, room)
+    return ceil_div(wanted, count)
 
 
 def height_of(data: Data, panels: Sequence[Panel], width: float) -> float:
@@ -170,6 +178,7 @@ class Sheet:
         """
         if self.ax is not None:
             one_panel(self.panels)
+            # the caller's axis, in the caller's style
             self._fill([self.ax], 1)
             self.ax.set(**dict(zip(("xlabel", "ylabel"), self._names(), strict=True)))
             entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
@@ -179,7 +188,7 @@ class Sheet:
         with styled(self.style):
             size = width_of(self.data, self.plot.panels, self.style), rcParams["figure.figsize"][1]
             across = min(across_of(self.data, self.plot.panels, size[0]), len(self.panels))
-            lines = -(-len(self.panels) // across)
+            lines = ceil_div(len(self.panels), across)
             drawn = Drawn(size, layout="constrained")
             FigureCanvasAgg(drawn)
             axes = drawn.subplots(lines, across, squeeze=False).ravel().tolist()
@@ -188,6 +197,7 @@ class Sheet:
         return drawn
 
     def _fill(self, axes: Sequence[Any], across: int) -> None:
+        """Draw the panels on the axes, and remove the axes that are left over."""
         for axis in axes[len(self.panels) :]:
             axis.remove()
         axes = axes[: len(self.panels)]
@@ -201,10 +211,10 @@ class Sheet:
                 brush.draw()
             self._title(axis, panel, number, across, width)
         if self.norm:
-            self._bar(axes, -(-len(axes) // across), self.norm)
+            self._bar(axes, ceil_div(len(axes), across), self.norm)
 
     def _finish(self, drawn: Any, lines: int, across: int) -> None:
-        """The height that the panels need, and around them the names of the axes, the legend, the title of a slide."""
+        """Give the sheet the height that its panels need, the names of the axes, the legend, and a slide's title."""
         width, height = drawn.get_size_inches()
         size = rcParams["font.size"] / INCH
         entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
@@ -212,18 +222,22 @@ class Sheet:
         x, y = self._names()
         bottom, top = below + (1.2 * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
         if grows(self.style):
+            # each line of panels has the height of its highest title above it
             titles = [axis.get_title().count("\n") + 1 for axis in drawn.axes[: len(self.panels)]]
             above = sum(max(titles[start : start + across]) for start in range(0, len(titles), across))
             tall = lines * height_of(self.data, self.panels, width / across) + LINE * size * above + bottom + 1.5 * size
             if self.norm:  # the name of the scale of colours stands beside it
                 tall = max(tall, LETTER * size * len(label_of(self.figure.value)) + bottom + 3 * size)
+            # one panel has at least the height of the style
             height = max(tall, height) if len(self.panels) == 1 and not self.norm else tall
             drawn.set_size_inches(width, height)
         look = {"fontsize": rcParams["axes.labelsize"]}
         middle = (bottom + height - top) / 2 / height
         label = drawn.text(0.3 * size / width, middle, y, rotation=90, ha="left", va="center", **look)
+        # a name that is longer than the axis is broken before its symbol
         if label.get_window_extent(drawn.canvas.get_renderer()).height > 0.9 * (height - bottom - top) * drawn.dpi:
             label.set_text(y.replace("  ", "\n", 1))
+        # the panels begin right of the name of y
         left = 0.0
         if y:
             box = label.get_window_extent(drawn.canvas.get_renderer())
@@ -234,14 +248,14 @@ class Sheet:
         drawn.get_layout_engine().set(rect=(left, bottom / height, 1 - left, 1 - bottom / height))
 
     def _norm(self) -> Normalize:
-        """The scale of colours of all sheets: at most `DECADES` of a logarithmic one."""
+        """The scale of colours of all sheets; a logarithmic scale has at most `DECADES`."""
         values = np.concatenate([panel.points["value"].to_numpy(float) for panel in self.plot.panels])
         is_log = self.figure.value in self.figure.log
         low, high = ends_of(values, is_log)
         return LogNorm(max(low, high / 10.0**DECADES), high, clip=True) if is_log else Normalize(low, high, clip=True)
 
     def _scale(self, axis: Any, panel: Panel, brush: Brush, most: int) -> None:
-        """The scales, limits and ticks of a panel, of which x has at most so many."""
+        """The scales, limits and ticks of a panel; x has at most ``most`` ticks."""
         sides = ("y", "x") if self.data.sideways else ("x", "y")
         for side, column, ends in zip(sides, (panel.along, panel.measured), (brush.along, brush.values), strict=True):
             ticks, limit = getattr(axis, f"{side}axis"), getattr(axis, f"set_{side}lim")
@@ -253,17 +267,17 @@ class Sheet:
                 axis.grid(False, axis=side)
                 limit(*(reversed(ends) if side == "y" else ends))
                 continue
+            # an axis of numbers
             is_log = column in self.figure.log
             getattr(axis, f"set_{side}scale")("log" if is_log else "linear")
             limit(*ends)
+            # an axis of the run's own values, such as budgets, has its ticks there
             is_key = column == panel.along and column in panel.points
             values = self.data.rows[column].dropna().unique() if is_key else ()
             set_ticks(ticks, ends, is_log, sorted(values), most if side == "x" else 7)
 
-    # -- words
-
     def _title(self, axis: Any, panel: Panel, number: int, across: int, width: float) -> None:
-        """The title of a panel; in a full grid, lines and columns are named once."""
+        """Write the title of a panel. In a full grid, each line and each column is named once, at the edge."""
         lines = len({other.line for other in self.panels})
         several = not self.data.sideways and len({other.measured for other in self.plot.panels}) > 1
         full = 1 < lines < len(self.panels) == lines * across == lines * len({p.column for p in self.panels})
@@ -277,16 +291,19 @@ class Sheet:
         letters = int(room * INCH / (LETTER * size))
         title = wrapped(_words(facets), letters)
         longest = max(map(len, title.split("\n")))
+        # a word that is longer than the panel makes the type smaller
         axis.set_title(title, fontsize=size * min(1.0, letters / longest) if longest else size)
+        # the facets of a line stand at its left, as high as the panel
         high = height_of(self.data, self.panels, width) * INCH / (LETTER * size_of("axes.labelsize"))
         axis.set_ylabel("\n".join(filter(None, [wrapped(line, int(high)), beside])))
+        # shared axes have numbers at the edge of the sheet alone
         if "x" in self.figure.shared and not self.figure.square:
             axis.tick_params(labelbottom=number + across >= len(self.panels))
         if self.norm or ("y" in self.figure.shared and not several):
             axis.tick_params(labelleft=number % across == 0)
 
     def _names(self) -> tuple[str, str]:
-        """The names of the axes; of heat maps, y has one if it is a number."""
+        """The names of the axes x and y. The y of a heat map has a name only if it is a number."""
         first = self.panels[0]
         several = len({panel.measured for panel in self.plot.panels}) > 1
         x, y = (first.measured, "") if self.data.sideways else (first.along, "" if several else first.measured)
@@ -295,7 +312,7 @@ class Sheet:
         return ("", "") if self.figure.square else (label_of(x), label_of(y) if y else "")
 
     def _bar(self, axes: Sequence[Any], lines: int, norm: Normalize) -> None:
-        """The scale of colours, with arrows where values lie beyond it."""
+        """Draw the scale of colours, with arrows at its ends where values lie beyond them."""
         low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
         values = np.concatenate([np.abs(panel.points["value"].to_numpy(float)) for panel in self.plot.panels])
         beyond = (bool((values < low).any()), bool((values > high).any()))
@@ -306,7 +323,7 @@ class Sheet:
 
 
 def wrapped(text: str, letters: int) -> str:
-    r"""A text in lines of so many letters, if its words are no longer; a long name is broken before its options.
+    r"""A text in lines of at most so many letters. A longer word stays whole, but a name is broken before its options.
 
     A formula counts as one letter and stays whole.
 
@@ -324,7 +341,7 @@ def wrapped(text: str, letters: int) -> str:
 
 
 def _words(facets: Sequence[tuple[str, Any]]) -> str:
-    """What a panel's title says of its facets.
+    """The facets of a panel in words, for its title.
 
     >>> _words([("layer", 0), ("d", 16), ("family", "sketch")])
     'layer\xa00, $d$\xa0=\xa016, sketch'
@@ -337,7 +354,7 @@ def _words(facets: Sequence[tuple[str, Any]]) -> str:
 
 def _place(drawn: Any, entries: dict[str, Any], width: float) -> float:
     """Put the legend below the panels, in as many columns as fit; returns its height in inches."""
-    letters = int(width * INCH / (LETTER * size_of("legend.fontsize"))) - 6
+    letters = int(width * INCH / (LETTER * size_of("legend.fontsize"))) - 6  # without the room of the mark
     labels = [textwrap.fill(label, letters) for label in entries]
     for columns in range(min(6, len(entries)), 0, -1):
         legend = drawn.legend(entries.values(), labels, loc="lower center", ncols=columns, borderaxespad=0.2)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 INTERVAL = ("low95", "high95")  # the ends of the 95 % interval of a mean, by Student's t over windows
-MARKS = {  # and the number of their statistics or columns
+MARKS = {  # each with the number of its statistics or columns
     "line": 0,  # joins the points of a series
     "point": 0,
     "band": 2,  # the area between two statistics
@@ -35,7 +35,7 @@ MARKS = {  # and the number of their statistics or columns
 }
 EACH = "each row"  # in `Figure.points`: every row of the frame is a point
 FLAGS = {"bad": "hollow: bad rows", "over": "half filled: uses more than d"}  # of `summary`; see `looks.FLAGGED`
-APART = ("source", "n", "target")  # rows that differ here are not in one panel
+APART = ("source", "n", "target")  # rows with other values of these columns are in another panel
 NOTES = ("", "correlation", "exponent")
 
 
@@ -63,35 +63,37 @@ class Figure:
     """A figure.
 
     Attributes:
-        name: the figure's name on the command line, and the stem of its files. title: its title on a slide.
+        name: the figure's name on the command line, and the stem of its files. title: the figure's title on a slide.
         caption: at most two sentences, the same for every run.
-        kind: of the frame's rows. prepared: makes the figure's rows of them, as by a further column. rows: a query of
-            these; all without one.
+        kind: of the frame's rows. prepared: makes the figure's rows of the rows of that kind, such as with a further
+            column. rows: a query; the figure has the rows that it finds.
         x, y: columns of the axes: metrics, places, words, or counts of `summary`. Words are evenly spaced, and so are
-            numbers that `spaced` names. If y is words, values run to the right. Several y have panels of their own.
+            numbers of columns in ``spaced``. If y is words, values run to the right. Several y have a panel each.
         value: the column that the colours of a heat map's cells show.
         marks: what is drawn, each a name of `MARKS` with statistics: ``band p10 p90``.
-        points: columns; each combination of their values is a point. By default the axis that is not measured;
-            `EACH` is a point for each row.
+        points: columns; each combination of their values is a point. By default the column of the axis that is not
+            measured; with `EACH`, each row is a point.
         center: the statistic that lines and points show.
         colour: a column; each of its values is a series with its own colour. shade: a column whose values are tints
             and markers of that colour. size: a column whose values are sizes of points.
-        columns, lines: columns whose values have panels, beside and below one another. Rows without a value are in
-            the panels of all values. So have the columns of `apart` that vary.
+        columns, lines: columns whose values have a panel each: beside one another for ``columns``, below one another
+            for ``lines``. A row without a value is in the panels of all values. apart: further such columns, which
+            stand beside one another.
         log: columns whose axis, or scale of colours, is logarithmic.
-        span: the least and the largest value that are drawn; by default those that are near enough to the quartiles.
+        span: the least and the largest value that are drawn; by default, values far from the quartiles are cut off.
         shared: the axes that all panels share: ``xy``, ``x``, ``y`` or nothing.
         yardsticks: a query of the rows that are drawn as yardsticks, without points: V-Mean, exact attention.
-        guides: see `Guide`. flags: boolean columns of `summary`, or queries, and what the legend says of their points.
+        guides: see `Guide`. flags: boolean columns of `summary`, or queries, with the words of the legend for points
+            that have the flag.
         best_first: whether series are ordered by their values, the least first.
-        note: what the legend has beside a series: ``correlation`` is Spearman's ρ of its points; ``exponent`` is b of
-            the fit y ~ x^b. noted: a query of the points that the note is of, by their ``along`` and ``value``.
-        several: a column; with one value alone, there is nothing to draw.
-        overlaid: whether it needs values of papers. nothing: what is said if there is nothing to draw.
+        note: the number beside a series in the legend: ``correlation`` is Spearman's ρ of its points; ``exponent`` is b
+            of the fit y ~ x^b. noted: a query of ``along`` and ``value`` for the points of the note; by default all.
+        several: a column that must have several values; with one value, there is nothing to draw.
+        overlaid: whether the figure needs values of papers. nothing: the message if there is nothing to draw.
         square: whether cells are squares without ticks, as entries of a matrix.
 
     Raises:
-        ValueError: a mark, an axis, a note that there is not.
+        ValueError: an unknown mark, note, statistic or axis, a caption that is too long, or cells without a value.
     """
 
     name: str
@@ -144,14 +146,16 @@ class Figure:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The columns of y, a panel each."""
+        """The columns of y; each has a panel."""
         return (self.y,) if isinstance(self.y, str) else self.y
 
     def of_metric(self, main: str, other: str) -> Figure:
         """The figure of another metric in place of the main one."""
 
         def swapped(value: Any) -> Any:
-            return tuple(map(swapped, value)) if isinstance(value, tuple) else other if value == main else value
+            if isinstance(value, tuple):
+                return tuple(map(swapped, value))
+            return other if value == main else value
 
         return replace(self, **{name: swapped(getattr(self, name)) for name in ("x", "y", "value", "log")})
 
@@ -179,7 +183,7 @@ def draw(
         ax: draws the only panel on this axis, in the style of its figure.
         methods: a frame with all methods of the run, which decides their colours; by default ``frame``.
         overlay: values of papers (see `sheets`).
-        panel: the only panel that is drawn, by its number or a part of its title; None is all.
+        panel: draws one panel alone, by its number or a part of its title; by default all panels.
 
     Raises:
         UsageError: nothing to draw; no such panel; an axis for several panels.
@@ -203,12 +207,12 @@ def sheets(
     methods: DataFrame | None = None,
     overlay: DataFrame | None = None,
 ) -> list[Drawn]:
-    """The figure on as many sheets as its panels need in a style; none if there is nothing to draw.
+    """The figure on as many sheets as its panels need in a style. Without anything to draw, there is no sheet.
 
     Args:
-        overlay: values of papers: a row for each, with a measured column of the figure, and any columns that say where
-            it stands: ``method``, ``n``, ``d``, ``layer``, ``weights``. A value is drawn in each panel whose rows have
-            all of these; the legend counts those drawn.
+        overlay: values of papers. A row is a value of a measured column of the figure, with any of the columns
+            ``method``, ``n``, ``d``, ``layer``, ``weights``. A value is drawn in each panel that has a row with the
+            same values of these columns; the legend counts the values that are drawn.
     """
     from .drawing import Sheet, parted, prepared
 
@@ -238,16 +242,15 @@ def save(
 
 
 def _settle(drawn: Drawn) -> None:
-    """Lay the figure out for good: ids in SVG are hashes of places, whose last digits vary between processes.
-
-    At few dots an inch, text is measured as narrower than it is drawn at many.
-    """
+    """Lay the figure out for good, so that each file has the same layout, byte for byte."""
     from matplotlib import rcParams
 
+    # at few dots an inch, text is measured as narrower than it is drawn at many
     if rcParams["savefig.dpi"] != "figure":
         drawn.set_dpi(rcParams["savefig.dpi"])
     drawn.draw_without_rendering()
     drawn.set_layout_engine("none")
+    # rounded, because ids in SVG are hashes of positions, whose last digits vary between processes
     for axis in drawn.axes:
         left, bottom, width, height = (round(end, 6) for end in axis.get_position().bounds)
         axis.set_position((left, bottom, width, height))

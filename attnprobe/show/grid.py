@@ -11,30 +11,31 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
 from ..grammar.foreign import one_line
-from ..grammar.lists import spans
+from ..grammar.lists import counted
 from .notes import OF_STATUS, ROUNDING, Flag, bold_rule, flag_of
 from .table import KEY, Column, Computed, Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-USUAL = {"target": "softmax", "scale_inputs": 1.0}  # a caption leaves these out
-UNSAID = {"status": "ok", "bad": False, "over": False, "reference": False}  # of lines without these columns
-OF_SERIES = (  # the same in all rows of a line, unless it is pooled over them
-    *("method", "family", "reference", "requested", "weights", "scale_inputs", "layers"),
-)
+USUAL = {"target": "softmax", "scale_inputs": 1.0}  # values of places that a caption leaves out
+UNSAID = {"status": "ok", "bad": False, "over": False, "reference": False}  # the values of lines without these columns
+# columns whose value is the same in all rows of a line, unless a table pools them
+OF_SERIES = ("method", "family", "reference", "requested", "weights", "scale_inputs", "layers")
 Value = float | int | str | bool | None
 Keys = dict[str, Value]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a grid. A writer makes its text from these values, in the form of its column.
+    """One cell of a grid. A writer makes text of these values, in the form of the column.
 
     Attributes:
-        value: a number, infinite ones included, or words; None is empty. low, high: ends beside the number, ``[low –
-            high]``. half: what stands after ±. of: what stands after a slash, as in 3/72.
-        text: the words to show instead of the number. flag: the sign before the text. bold: the best of its rivals.
+        value: a number, which may be infinite, or words; None is empty.
+        low, high: the ends of an interval beside the number, ``[low – high]``. half: the number after ±.
+        of: the number after a slash, as in 3/72.
+        text: the words to show instead of the number. flag: the sign before the text.
+        bold: whether the value is the best of its rivals.
     """
 
     value: Value = None
@@ -56,8 +57,9 @@ class Grid:
     """A filled table: the columns that have values, and a list of cells for each line.
 
     Attributes:
-        keys: the columns of ``by`` of each line. place: the values of ``each``. where: the place and the numbers of
-            heads, windows and repeats, in words. sentence: above the cells. reasons: notes of single lines.
+        keys: the values of the table's columns ``by``, for each line. place: the values of the columns ``each``.
+        where: the place and the numbers of heads, windows and repeats, in words.
+        sentence: the sentence above the cells. reasons: notes on single lines, below the cells.
     """
 
     table: Table
@@ -76,34 +78,35 @@ class Grid:
 
     @property
     def flags(self) -> set[Flag]:
-        """The signs in its cells."""
+        """The signs in the cells."""
         return {cell.flag for line in self.cells for cell in line if cell.flag}
 
     @property
     def rule(self) -> str:
-        """Which cells are bold, in words; empty if none is."""
-        bold = [column for at, column in enumerate(self.columns) if any(line[at].bold for line in self.cells)]
+        """Which cells are bold, in words; empty if no cell is."""
+        bold = [column for number, column in enumerate(self.columns) if any(line[number].bold for line in self.cells)]
         return bold_rule(bold, self.table.rivals) if bold else ""
 
     @property
     def words(self) -> list[bool]:
         """Whether each column holds words, which stand on the left, and not numbers."""
-        return [any(isinstance(line[at].value, str) for line in self.cells) for at in range(len(self.columns))]
+        numbers = range(len(self.columns))
+        return [any(isinstance(line[number].value, str) for line in self.cells) for number in numbers]
 
     def only(self, columns: Sequence[Column]) -> Grid:
         """The grid with some of its columns."""
-        at = [self.columns.index(column) for column in columns]
-        return replace(self, columns=tuple(columns), cells=[[line[number] for number in at] for line in self.cells])
+        kept = [self.columns.index(column) for column in columns]
+        return replace(self, columns=tuple(columns), cells=[[line[number] for number in kept] for line in self.cells])
 
 
 def grids(frame: DataFrame, table: Table, columns: Sequence[str] | None = None, each: Sequence[str] = ()) -> list[Grid]:
-    """The filled table: a grid for each place; none if no row of the frame is of this table.
+    """The filled table: a grid for each place. Without a row of the table in the frame, there is no grid.
 
     Lines stand in the order of the frame, references behind methods.
 
     Args:
-        frame: rows of the table's kind. columns: names of columns (see `Table.chosen`). each: columns of the frame that
-            have a grid for each value too, such as ``layer``.
+        frame: rows of the table's kind. columns: names of columns (see `Table.chosen`).
+        each: further columns of the frame whose values have a grid each, such as ``layer``.
 
     Raises:
         UsageError: a field that is neither a metric nor a column of the frame.
@@ -114,28 +117,29 @@ def grids(frame: DataFrame, table: Table, columns: Sequence[str] | None = None, 
     lines = summarised(frame, table, _metrics_of(chosen), each)
     _add_fields(lines, chosen, table)
     filled = [
-        (place, of_rows, of_lines, [_cells(column, table, of_lines) for column in chosen])
-        for place, of_rows, of_lines in _places(rows, lines, (*table.each, *each))
+        (place, rows_here, lines_here, [_cells(column, table, lines_here) for column in chosen])
+        for place, rows_here, lines_here in _places(rows, lines, (*table.each, *each))
     ]
-    there = {
+    # a column without a value in one grid stays if another grid has one, so that grids compare
+    filled_columns = {
         column
         for number, column in enumerate(chosen)
         if any(not cell.empty for *_, columns in filled for cell in columns[number])
     }
     return [
-        _grid(table, place, of_rows, of_lines, _kept(there, dict(zip(chosen, columns, strict=True))))
-        for place, of_rows, of_lines, columns in filled
+        _grid(table, place, rows_here, lines_here, _kept(filled_columns, dict(zip(chosen, columns, strict=True))))
+        for place, rows_here, lines_here, columns in filled
     ]
 
 
-def _kept(there: Set[Column], cells: dict[Column, list[Cell]]) -> dict[Column, list[Cell]]:
-    """The columns that some grid has a value of. Those that tell lines apart need one in this grid."""
+def _kept(filled_columns: Set[Column], cells: dict[Column, list[Cell]]) -> dict[Column, list[Cell]]:
+    """The columns that a grid shows, each with a value in some grid. A column of priority `KEY` needs one in this."""
     kept = {
         column: of_column
         for column, of_column in cells.items()
-        if column in there and (column.priority != KEY or any(not cell.empty for cell in of_column))
+        if column in filled_columns and (column.priority != KEY or any(not cell.empty for cell in of_column))
     }
-    return kept or dict([next(iter(cells.items()))])  # signs of lines stand in the first column
+    return kept or dict([next(iter(cells.items()))])  # the signs of lines need a first column
 
 
 def summarised(
@@ -144,12 +148,12 @@ def summarised(
     """The lines of a table's grids with all statistics in full precision, as CSV and JSON have them.
 
     Args:
-        metrics: columns of numbers; by default all of the frame that are declared.
+        metrics: columns of numbers; by default all metrics of the frame.
     """
     from ..frame.summary import summary
 
     rows = selected(frame, table)
-    if not table.by:
+    if not table.by:  # each row is a line
         return rows.reset_index(drop=True)
     by = line_keys(rows, table, each)
     known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
@@ -163,15 +167,16 @@ def summarised(
 
 
 def line_keys(rows: DataFrame, table: Table, each: Sequence[str] = ()) -> list[str]:
-    """The columns that tell the lines of a table apart, and those that are the same in all rows of a line."""
+    """The columns that tell the lines of a table apart, and the columns that have one value in all rows of a line."""
     last = [name for name in OF_SERIES if name in rows and name not in table.pooled]
     return list(dict.fromkeys([*table.each, *each, *table.by, *last]))
 
 
 def with_computed(lines: DataFrame, table: Table, each: Sequence[str] = ()) -> DataFrame:
-    """The lines of a table with the numbers of its computed columns, place by place; without ready cells.
+    """The lines of a table with the numbers of its computed columns, which are computed place by place.
 
-    A computed column that shows a field in other words leaves the field as it is.
+    A computed column of ready `Cell`s is left out. A computed column that shows a field in other words has the field's
+    name, and the field stays as it is.
     """
     import pandas as pd
 
@@ -210,16 +215,16 @@ def selected(frame: DataFrame, table: Table) -> DataFrame:
 
 
 def _metrics_of(columns: Sequence[Column]) -> list[str]:
-    """The metrics that columns show, and those that signs need."""
+    """The metrics that columns show, and the metrics that signs need."""
     fields = [name for column in columns for name in column.fields]
     return list(dict.fromkeys([*(name.partition(".")[0] for name in fields if "." in name), "realised_d"]))
 
 
 def _add_fields(lines: DataFrame, columns: Sequence[Column], table: Table) -> None:
-    """Add fields that the summary lacks: half intervals, and statistics of what was not measured.
+    """Add the statistics of metrics that were not measured, as missing values.
 
     Raises:
-        UsageError: another field is missing.
+        UsageError: a field is missing that is no statistic.
     """
     for name in dict.fromkeys(name for column in columns for name in column.fields):
         _, dot, _ = name.partition(".")
@@ -256,16 +261,17 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, Cell):
         return value
     value = value.item() if hasattr(value, "item") else value
+    # by their texts, so that pandas need not be imported for it
     return None if str(value) in ("<NA>", "nan", "NaT") else value
 
 
 def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
     """The cells of a column, a cell for each line."""
     values = column.value.function(lines) if isinstance(column.value, Computed) else lines[column.value]
-    further = {name: getattr(column, name) for name in ("low", "high", "half", "of", "limit")}
-    parts = {name: [*map(plain, lines[of])] for name, of in further.items() if of}
-    doubts = [f"{name}.fragile" for name in column.shown if f"{name}.fragile" in lines]
-    doubtful = [*map(any, lines[doubts].to_numpy(bool))]
+    further = {part: getattr(column, part) for part in ("low", "high", "half", "of", "limit")}
+    numbers_of = {part: [*map(plain, lines[name])] for part, name in further.items() if name}
+    fragile = [f"{name}.fragile" for name in column.shown if f"{name}.fragile" in lines]
+    doubtful = [*map(any, lines[fragile].to_numpy(bool))]
     if column.flag:
         doubtful = [doubt or above > 0 for doubt, above in zip(doubtful, lines[column.flag], strict=True)]
     cells = []
@@ -273,18 +279,20 @@ def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
         if value is None or isinstance(value, Cell):
             cells.append(value or Cell())
             continue
-        own = {name: numbers[number] for name, numbers in parts.items()}
-        limit = own.pop("limit", None)
+        parts = {part: numbers[number] for part, numbers in numbers_of.items()}
+        limit = parts.pop("limit", None)
+        # an infinite value was not found up to the limit
         text = f"> {limit:g}" if limit is not None and value == math.inf else ""
         flag = ROUNDING if doubtful[number] else None
-        cells.append(Cell(column.words.get(value, value), text=text, flag=flag, **own))
+        cells.append(Cell(column.words.get(value, value), text=text, flag=flag, **parts))
     return _emboldened(cells, column, table, lines) if column.best else cells
 
 
 def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFrame) -> list[Cell]:
-    """The cells, the best of each group of at least two rivals bold."""
-    usual = {name: value for name, value in UNSAID.items() if name not in lines}
-    sound = lines.assign(**usual).query(table.competes).index
+    """The cells, with the best cell of each group of at least two rivals in bold."""
+    defaults = {name: value for name, value in UNSAID.items() if name not in lines}
+    sound = lines.assign(**defaults).query(table.competes).index
+    # a flagged value does not compete: the flag says why it may be wrong
     values = {number: cells[number].value for number in sound if cells[number].flag is None}
     rivals: dict[tuple[Value, ...], dict[int, float]] = {}
     for number, value in values.items():
@@ -292,11 +300,13 @@ def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFram
             group = tuple(plain(lines[name].iloc[number]) for name in table.rivals)
             rivals.setdefault(group, {})[number] = value
     best = min if column.best == "smaller" else max
+    # with its number, because a value may be the best of one group and not of another
     leading = {(number, best(group.values())) for group in rivals.values() if len(group) > 1 for number in group}
     return [replace(cell, bold=(number, cell.value) in leading) for number, cell in enumerate(cells)]
 
 
 def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns: dict[Column, list[Cell]]) -> Grid:
+    """The grid of one place, with the sign of each line in its first cell."""
     cells = [list(line) for line in zip(*columns.values(), strict=True)]
     flags = [flag_of(line) for line in lines.to_dict("records")]
     cells = [[replace(line[0], flag=flag or line[0].flag), *line[1:]] for line, flag in zip(cells, flags, strict=True)]
@@ -315,17 +325,19 @@ def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns:
 def _where(place: Keys, rows: DataFrame) -> str:
     """A place in words: its values, the layers, and the numbers of heads, windows and repeats.
 
-    What is usual is left out.
+    Values of `USUAL`, one window and one repeat are left out.
     """
     parts = [
         _named(name, value) for name, value in place.items() if value not in (None, "") and USUAL.get(name) != value
     ]
     if "layer" in rows and "layer" not in place and rows["layer"].dtype != object:
         layers = sorted(rows["layer"].dropna().unique())
-        parts += [f"layer{'s' * (len(layers) > 1)} {spans(layers)}"] if layers else []
+        if layers:
+            parts.append(counted("layer", layers))
     for name, least in {"head": 1, "window": 2, "repeat": 2}.items():
         count = len(rows[name].dropna().unique()) if name in rows else 0
-        parts += [f"{count} {name}{'s' * (count > 1)}"] if count >= least else []
+        if count >= least:
+            parts.append(f"1 {name}" if count == 1 else f"{count} {name}s")
     return ", ".join(parts)
 
 
@@ -342,14 +354,19 @@ def _named(name: str, value: Value) -> str:
 
 
 def _reasons(table: Table, lines: DataFrame, flags: Sequence[Flag | None]) -> list[str]:
-    """Why lines failed or were skipped. Budgets of a method with one reason share a note."""
-    budgets: dict[tuple[str, str, str], list[str]] = {}
+    """Notes with the reasons of lines that failed or were skipped. Budgets of a method with one reason share a note."""
+    budgets: dict[tuple[str, str, str], list[str]] = {}  # by sign, method and reason
     for number, flag in enumerate(flags):
         reason: Any = plain(lines["reason"].iloc[number]) if "reason" in lines else None
         if flag in OF_STATUS.values() and reason:
             keys = _keys(lines.iloc[[number]], table.by)
             d = keys.pop("d", None)
-            name = " ".join(str(value) for value in keys.values() if value not in (None, ""))
-            budgets.setdefault((flag.sign if flag else "", name, reason), []).extend([] if d is None else [str(d)])
-    names = {key: f"{key[0]} {key[1]}" + (f", d = {', '.join(d)}" if d else "") for key, d in budgets.items()}
-    return [f"{name}: {reason}" for (*_, reason), name in names.items()]
+            method = " ".join(str(value) for value in keys.values() if value not in (None, ""))
+            of_method = budgets.setdefault((flag.sign if flag else "", method, reason), [])
+            if d is not None:
+                of_method.append(str(d))
+    notes = []
+    for (sign, method, reason), of_method in budgets.items():
+        at = f", d = {', '.join(of_method)}" if of_method else ""
+        notes.append(f"{sign} {method}{at}: {reason}")
+    return notes

@@ -219,6 +219,7 @@ def folded(text: str) -> str:
     >>> folded("skyformer"), folded("skyformer:guard=sampled,ridge=0.1")
     ('skyformer', 'skyformer:\\nguard=sampled,ridge=0.1')
     """
+    # a pair of methods is broken at its arrow
     mark = " > " if " > " in text else ":"
     return text.replace(mark, f"{mark}\n", 1) if len(text) > LONG else text
 
@@ -258,6 +259,7 @@ def colours_of(values: Any, norm: Normalize) -> Any:
     sequential, negative = matplotlib.colormaps[MAP], matplotlib.colormaps["Oranges"]
     least = norm.vmin if isinstance(norm, LogNorm) else 0.0
     sizes = norm(np.maximum(np.abs(np.nan_to_num(values)), least or 0.0)).filled(0.0)
+    # a logarithmic scale has no colour for values below it
     below = isinstance(norm, LogNorm) & (np.abs(values) < (least or 0.0))
     colours = np.where((values < 0)[..., None], negative(sizes), sequential(sizes))
     colours = np.where(below[..., None], to_rgba("white"), colours)

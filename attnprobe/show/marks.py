@@ -33,17 +33,17 @@ from .looks import (
     tint,
     value_of,
 )
-from .points import LOST, VALUE, Data, Panel
+from .points import LOST, VALUE, Data, Panel, ceil_div
 
-FEWEST = {"correlation": LEAST_RANKED, "exponent": 2}  # places of points that a note is of
-FEW = 12  # points of a line, each with its marker
-MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to that of the next line, of the axes
-OPAQUE = 0.13  # of bands
-SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # marks of more series than that would cover one another
-LETTERS = 5.5  # of cells' numbers, where there is room for one name
-CORNER = 0.34  # of a cell, from its number to a flag
-LIGHT = 0.9  # of every part of a pale colour
-INSET = 0.08  # of an axis: from its ends to the points of a series from end to end
+FEWEST = {"correlation": LEAST_RANKED, "exponent": 2}  # a note needs points at so many different values
+FEW = 12  # a line of up to so many points has a marker at each
+MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to the next line's, as shares of the axes
+OPAQUE = 0.13  # the opacity of bands
+SPREADS, MOST_SPREADS = ("band", "bar", "tick"), 4  # these marks of more series would cover one another
+LETTERS = 5.5  # the letters of numbers that fit into the width of one name
+CORNER = 0.34  # from a cell's number to its flag, as a share of the cell
+LIGHT = 0.9  # the least red, green and blue of a pale colour
+INSET = 0.08  # from an axis's ends to the points of a series that runs from end to end, as a share of the axis
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Series:
     """The points of one series of a panel, in one shade.
 
     Attributes:
-        look: of the points; own: of the series. rows: of the whole series. faint: whether it is a background.
+        look: of the points, which may have a shade. own: the look of the series. rows: of the whole series.
+        faint: whether the series stands in the background. reference: whether it is a yardstick.
     """
 
     name: Any
@@ -64,7 +65,7 @@ class Series:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is a line from end to end: a method without d, or a yardstick of one value."""
+        """Whether the series is a line from end to end: a method without d, or a yardstick of one value."""
         return bool(self.points["along"].isna().all()) or (self.reference and len(self.points) == 1)
 
     @property
@@ -74,7 +75,12 @@ class Series:
 
 @dataclass
 class Legend:
-    """What the marks of a sheet mean: `series` by name, and `others` by their words."""
+    """The meaning of the marks of a sheet.
+
+    Attributes:
+        series: the handle of each series, by name. others: handles of other marks, by their words.
+        points: of each series, for its note. outside: how many points of a series lie beyond an axis.
+    """
 
     series: dict[Any, Any] = field(default_factory=dict)
     points: dict[Any, list[Rows]] = field(default_factory=dict)
@@ -86,7 +92,8 @@ class Legend:
         found = {}
         for name in sorted(self.series, key=lambda name: names.index(name) if name in names else len(names)):
             beside = [noted(note, self.points.get(name, []))]
-            beside += [f"{self.outside[name]} outside"] if self.outside[name] else []
+            if self.outside[name]:
+                beside.append(f"{self.outside[name]} outside")
             words = "; ".join(filter(None, beside))
             found[value_of(column, name) + (f" ({words})" if words else "")] = self.series[name]
         return found | self.others
@@ -95,7 +102,8 @@ class Legend:
 def noted(note: str, groups: Sequence[Rows]) -> str:
     """Spearman's ρ of the points of a series, or the exponent of the fit y ~ x^b, with the least exact digits."""
     along, value = (
-        np.concatenate([np.empty(0), *(some[name].to_numpy(float) for some in groups)]) for name in ("along", "value")
+        np.concatenate([np.empty(0), *(points[name].to_numpy(float) for points in groups)])
+        for name in ("along", "value")
     )
     known = np.isfinite(along) & np.isfinite(value)
     along, value = along[known], value[known]
@@ -116,20 +124,19 @@ class Brush:
         self.axis, self.data, self.panel, self.looks, self.legend = axis, data, panel, looks, legend
         self.figure: Figure = data.figure
         self.along, self.values = data.ends(panel)
-        self.stacked = pd.Series([], dtype=float)  # the height of bars, by their place
-
-    # -- what is drawn
+        self.stacked = pd.Series([], dtype=float)  # the height of the bars so far, by their position
 
     def series(self) -> list[Series]:
-        """The series of the panel: thin ones first, then yardsticks, then those that stand out."""
+        """The series of the panel from back to front: those in the background, then yardsticks, then the others."""
         colour = self.figure.colour
         found = []
         for name in self.data.names:
             points, rows = self.panel.points, self.panel.rows
             points, rows = points[points[colour] == name], rows[rows[colour] == name]
             faint = bool(self.panel.names) and name not in self.panel.names
-            for look, some in self._shaded(points, self.looks[name]):
-                found += [Series(name, look, self.looks[name], some, rows, faint)] if len(some) else []
+            for look, of_shade in self._shaded(points, self.looks[name]):
+                if len(of_shade):
+                    found.append(Series(name, look, self.looks[name], of_shade, rows, faint))
         yardsticks = self.panel.yardsticks
         for name in yardsticks[colour].unique() if len(yardsticks) else ():
             look = FIXED.get(str(name), FIXED["vmean"])
@@ -188,6 +195,7 @@ class Brush:
         look: dict[str, Any] = {"color": series.look.colour, "linestyle": series.dash, "zorder": 2}
         if series.faint:
             look |= {**self._faint(), "zorder": 1.2}
+        # a long line has few markers, shifted from series to series so that they do not cover one another
         elif len(points) > FEW and not series.reference:
             look |= {"marker": series.look.marker, "markevery": (SHIFT * number % MARKED, MARKED)}
         self.plot(points["along"], points["value"], **look)
@@ -200,11 +208,12 @@ class Brush:
 
     def point(self, series: Series, _: int) -> None:
         points = self.laid(series, INSET)
+        # the line has markers of its own
         if len(points) > FEW and "line" in self.figure.marks:
             return
         scale = opaque = 0.75 if EACH in self.figure.points else 1.0
-        for size, some in self._by_size(points):
-            for fill, part in self._by_flag(some):
+        for size, of_size in self._by_size(points):
+            for fill, part in self._by_flag(of_size):
                 look = {"alpha": opaque, "zorder": 3, **filled(series.look.marker or "o", fill, series.look.colour)}
                 if series.faint:
                     look |= {"zorder": 1.2, **filled("o", "full", PALE)}
@@ -219,6 +228,7 @@ class Brush:
 
     def bar(self, series: Series, _: int, low: str, high: str) -> None:
         points = self.laid(series)
+        # one text window has no interval
         points = points[points[[low, high]].notna().all(axis=1)]
         lines = self.axis.hlines if self.data.sideways else self.axis.vlines
         width = (0.6 if EACH in self.figure.points else 1.2) * rcParams["lines.linewidth"]
@@ -244,6 +254,7 @@ class Brush:
     def stack(self, series: Series, _: int) -> None:
         """Bars that count rows, above those of the series before."""
         points = series.points
+        # the first series stands on the axis
         base = self.stacked.reindex(points["along"]).fillna(0.0).to_numpy()
         bars = self.axis.barh if self.data.sideways else self.axis.bar
         start = {"left" if self.data.sideways else "bottom": base}
@@ -285,10 +296,10 @@ class Brush:
         values, colour = self.panel.overlay, self.figure.colour
         look = {"linestyle": (0, (1, 1)), "linewidth": 0.9, "markerfacecolor": "white"}
         for name in self.data.names if len(values) else ():
-            some = values[values[colour] == name].sort_values(self.panel.along)
+            of_series = values[values[colour] == name].sort_values(self.panel.along)
             own = self.looks[name]
-            of_method = look | {"color": own.colour, "marker": own.marker or "o"}
-            self.plot(some[self.panel.along], some[self.panel.measured], **of_method)
+            look_of_series = look | {"color": own.colour, "marker": own.marker or "o"}
+            self.plot(of_series[self.panel.along], of_series[self.panel.measured], **look_of_series)
         if self.data.overlay is not None:
             drawn = {number for panel in self.data.panels if len(panel.overlay) for number in panel.overlay[VALUE]}
             words = f"paper ({len(drawn)} of {len(self.data.overlay)} values)"
@@ -351,11 +362,13 @@ class Brush:
                 others[figure.flags[flag]] = drawn_as(linestyle="", **filled("o", fill))
 
     def _is_beyond(self, points: Rows) -> Any:
+        """Whether each point lies beyond the ends of an axis."""
         value, along = (points[name].to_numpy(float) for name in ("value", "along"))
         sides = [(value < self.values[0]) | (value > self.values[1]), (along < self.along[0]) | (along > self.along[1])]
         return sides[0] | sides[1]
 
     def _sizes(self) -> list[float]:
+        """The size of a marker for each value of the column of sizes; empty if it has one value."""
         base, count = rcParams["lines.markersize"], len(self.data.sizes)
         return [base * (0.65 + 0.9 * number / (count - 1)) for number in range(count)] if count > 1 else []
 
@@ -387,7 +400,7 @@ def filled(marker: str, fill: str, colour: Any = GREY) -> dict[str, Any]:
 
 
 def spread(low: str, high: str) -> str:
-    """What a legend calls two statistics.
+    """Two statistics in the words of a legend.
 
     >>> spread("p10", "p90"), spread("low95", "high95"), spread("min", "max")
     ('p10 – p90', '95 % interval', 'minimum – maximum')
@@ -397,7 +410,7 @@ def spread(low: str, high: str) -> str:
 
 
 def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, most: int) -> None:
-    """A heat map: a cell for each x and y, with the colour of its value, and at most so many names below."""
+    """Draw a heat map: a cell for each x and y, with the colour of its value. Below are at most ``most`` names."""
     figure, y = data.figure, str(data.figure.y)
     columns, lines = data.words(figure.x), data.words(y)
     places = {"column": data.slots(panel.points[figure.x], figure.x), "line": data.slots(panel.points[y], y)}
@@ -409,7 +422,7 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, 
     axis.spines[:].set_visible(figure.square)
     axis.grid(False)
     axis.tick_params(length=0)
-    step = -(-len(columns) // most)
+    step = ceil_div(len(columns), most)
     if figure.square:
         axis.set(xticks=[], yticks=[])
     else:
@@ -417,15 +430,16 @@ def cells(axis: Any, data: Data, panel: Panel, norm: Normalize, legend: Legend, 
         axis.set_yticks(range(len(lines)), [folded(text_of(line, y)) for line in lines])
     beside = CORNER if "number" in figure.marks else 0.0
     for flag, fill in zip(figure.flags, FLAGGED, strict=False):
-        some = points[points[flag]]
+        flagged = points[points[flag]]
         look = {"markersize": 0.7 * rcParams["lines.markersize"], "linestyle": "", **filled("o", fill)}
-        axis.plot(some["column"] + beside, some["line"] - beside, **look)
-        if len(some):
+        axis.plot(flagged["column"] + beside, flagged["line"] - beside, **look)
+        if len(flagged):
             legend.others[figure.flags[flag]] = drawn_as(**look)
     numbers = points[np.isfinite(points["value"])] if "number" in figure.marks else points.iloc[:0]
     texts = [f"{value:g}" for value in numbers["value"]]
+    # numbers stand in all cells or in none
     if len(columns) * max(map(len, texts), default=0) > LETTERS * most:
-        texts = []  # cells are too narrow for them
+        texts = []  # the cells are too narrow for numbers
     for column, line, value, text in zip(numbers["column"], numbers["line"], numbers["value"], texts, strict=False):
         look = {"ha": "center", "va": "center", "fontsize": 0.85 * size_of("ytick.labelsize")}
         axis.text(column, line, text, color="white" if norm(value) > 0.6 else "black", **look)

@@ -21,21 +21,21 @@ from ..frame.summary import COUNTS, STATISTICS, summary
 from .figure import EACH, INTERVAL, Figure
 
 Ends = tuple[float, float]
-DOUBLE = 16  # decades: the digits of float64
-MARGIN = 0.06  # of an axis, beyond its values
-MOST = 8  # series of a panel; of more, each panel has some and the others are thin
-MOST_IN_GROUP = 4
-SLOT = 0.76  # of the space of a word on an axis, that its points share
-SCALES = {"bytes": 2.0**-20}  # of the values of a unit; see `looks.label_of`
+DOUBLE = 16  # decades, the digits of float64
+MARGIN = 0.06  # the share of an axis that is left free beyond its values
+MOST = 8  # a panel with more series is repeated, each time with other series in front
+MOST_IN_GROUP = 4  # series in front
+SLOT = 0.76  # the share of a word's space on an axis for its points
+SCALES = {"bytes": 2.0**-20}  # factors of values by unit; see `looks.label_of`
 VALUE = "number of the value"  # a column of overlays
 STATE = {  # columns that `summary` and the panels read
     *("key", "status", "reason", "head", "window", "repeat", "d", "method", "family"),
     *("bad_rows", "guarded_rows", "rounded_rows", "realised_d"),
 }
-OF_SOURCES = ("weights", "scale_inputs")  # facets that the label of a source says
+OF_SOURCES = ("weights", "scale_inputs")  # facets that are part of the label of a source
 MEASURED, GROUP = "measured", "group"  # facets that are no columns
 EXACT = "exact"  # the series of rows without a method
-LOST = ("failed", "diverged")
+LOST = ("failed", "diverged")  # statuses of points without a value that a panel marks
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Panel:
     """One panel: the rows of one combination of values of the facets.
 
     Attributes:
-        line, column: the facets that differ by lines and by columns of panels, with their values. measured: the column
-            of its values. along: that of the other axis. names: the series that stand out; all if there are none.
+        line, column: the facets that differ by lines and by columns of panels, with their values.
+        measured: the column of the values. along: the column of the other axis.
+        names: the series in front; without any, all series are.
     """
 
     line: tuple[tuple[str, Any], ...]
@@ -62,14 +63,15 @@ class Data:
     """A figure's rows of a frame, and what its panels share.
 
     Attributes:
-        rows: the rows that the figure shows. yardsticks: those of its yardsticks. sideways: whether words stand at y,
-            and values run to the right.
+        rows: the rows that the figure shows. yardsticks: the rows of its yardsticks.
+        sideways: whether words stand at y, and values run to the right.
     """
 
     def __init__(self, frame: Rows, figure: Figure, overlay: Rows | None = None) -> None:
         self.figure = figure
         needed = {figure.x, *filter(None, [figure.value])} - {*COUNTS}
         measured = {*figure.measured} - {*COUNTS}
+        # without its columns in the frame, the figure has nothing to draw
         frame = frame if needed <= set(frame) and (not measured or measured & set(frame)) else frame.iloc[:0]
         flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
         frame = frame.assign(**{flag: _flagged(frame, flag) for flag in flags if len(frame)})
@@ -77,13 +79,15 @@ class Data:
         columns |= {figure.colour, figure.shade, figure.size, figure.several, *flags}
         columns |= {*_levels(figure), *figure.apart, *STATE}
         self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
+        # yardsticks are drawn as lines, and are no series
         rows = frame.drop(self.yardsticks.index)
         rows = rows.query(figure.rows) if figure.rows and len(rows) else rows
         if len(rows) and not pd.api.types.is_numeric_dtype(rows[figure.colour]):
             rows = rows.assign(**{figure.colour: rows[figure.colour].fillna(EXACT)})
-        self.rows, self.yardsticks = (
-            some[[name for name in some if name in columns]] for some in (rows, self.yardsticks)
-        )
+        # without the columns that no panel reads, which `summary` would copy for each panel
+        self.rows = rows[[name for name in rows if name in columns]]
+        self.yardsticks = self.yardsticks[[name for name in self.yardsticks if name in columns]]
+        # a comparison of one thing says nothing
         if figure.several in self.rows and self.rows[figure.several].nunique() < 2:
             self.rows = self.rows.iloc[:0]
         self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
@@ -108,13 +112,14 @@ class Data:
         return self._ordered(self.figure.colour)
 
     def words(self, column: str) -> list[Any]:
-        """The values of an axis of words, in their order; on an axis of numbers, none stands last."""
+        """The values of an axis of words, in their order; on an axis of numbers, a missing value is the last."""
         if pd.api.types.is_numeric_dtype(self.rows[column]):
             missing = [pd.NA] if self.rows[column].isna().any() and not self.figure.value else []
             return [*sorted(self.rows[column].dropna().unique()), *missing]
         return self._ordered(column)
 
     def _ordered(self, column: str) -> list[Any]:
+        """The values of a column in the order of the frame, or by their numbers if the figure is ``best_first``."""
         values = self.figure.value or (self.figure.x if self.sideways else self.figure.measured[0])
         if not self.figure.best_first or values not in self.rows:
             return list(self.rows[column].dropna().unique())
@@ -134,7 +139,8 @@ class Data:
                     beside = ((MEASURED, measured),) if len(figure.measured) > 1 else ()
                     beneath = ((GROUP, number),) if names else ()
                     panel = self._panel(rows, measured, (*beneath, *line), (*beside, *column), names)
-                    found += [] if panel.points.empty else [panel]
+                    if not panel.points.empty:
+                        found.append(panel)
         order = {line: number for number, line in enumerate(dict.fromkeys(panel.line for panel in found))}
         return sorted(found, key=lambda panel: order[panel.line])
 
@@ -143,34 +149,41 @@ class Data:
         rows = self.rows
         series = {self.figure.colour, self.figure.shade} if not self.figure.value else set()
         used = {self.figure.x, *self.figure.measured, *series}
-        facets = [
-            [name for name in some if name in rows and name not in used and self._differs(name)]
-            for some in (self.figure.lines, (*self.figure.columns, *self.figure.apart))
-        ]
-        facets[1] = [name for name in dict.fromkeys(facets[1]) if name not in facets[0]]
-        if "source" in facets[1]:  # its label says these too
-            facets[1] = [name for name in facets[1] if name not in ("weights", "scale_inputs")]
-        both = [*facets[0], *facets[1]]
-        if not both:
+        lines, columns = (
+            [name for name in names if name in rows and name not in used and self._differs(name)]
+            for names in (self.figure.lines, (*self.figure.columns, *self.figure.apart))
+        )
+        columns = [name for name in dict.fromkeys(columns) if name not in lines]
+        if "source" in columns:
+            columns = [name for name in columns if name not in OF_SOURCES]
+        facets = [*lines, *columns]
+        if not facets:
             return [((), ())]
-        combinations = [tuple(values) for values in rows[both].drop_duplicates().itertuples(index=False)]
+        combinations = [tuple(values) for values in rows[facets].drop_duplicates().itertuples(index=False)]
+        # rows without a value of a facet are in the panels of all its values, and need no panel of their own
         combinations = [values for values in combinations if not any(_covers(other, values) for other in combinations)]
         places = []
         for values in combinations:
-            named = tuple((name, value) for name, value in zip(both, values, strict=True) if not pd.isna(value))
-            places.append((named[: len(facets[0])], named[len(facets[0]) :]))
-        ranks = {name: {value: number for number, value in enumerate(_ordered(rows[name]))} for name in both}
-        return sorted(
-            places, key=lambda place: [ranks[name].get(dict((*place[0], *place[1])).get(name), -1) for name in both]
-        )
+            named = tuple((name, value) for name, value in zip(facets, values, strict=True) if not pd.isna(value))
+            places.append((named[: len(lines)], named[len(lines) :]))
+        ranks = {name: {value: number for number, value in enumerate(_ordered(rows[name]))} for name in facets}
+
+        def rank(place: tuple[Any, Any]) -> list[int]:
+            values = dict((*place[0], *place[1]))
+            return [ranks[name].get(values.get(name), -1) for name in facets]
+
+        return sorted(places, key=rank)
 
     def _differs(self, facet: str) -> bool:
-        """Whether rows differ in a facet. What the labels of sources say is none."""
-        said = facet in OF_SOURCES and self.rows["source"].nunique() > 1
-        return self.rows[facet].nunique() > 1 and not said
+        """Whether rows differ in a facet, and no label of a source tells them apart already."""
+        told = facet in OF_SOURCES and self.rows["source"].nunique() > 1
+        return self.rows[facet].nunique() > 1 and not told
 
     def _groups(self) -> list[tuple[Any, ...]]:
-        """The series of each panel where a panel cannot have all: families stay together where they fit."""
+        """The series in front of each repetition of a panel with too many series; families stay together if they fit.
+
+        One empty group means that no panel is repeated.
+        """
         if self.figure.value or self.sideways or len(self.names) <= MOST or "family" not in self.rows:
             return [()]
         families = (
@@ -179,8 +192,8 @@ class Data:
         groups: list[list[Any]] = []
         for family in dict.fromkeys(families[name] for name in self.names):
             members = [name for name in self.names if families[name] == family]
-            count = -(-len(members) // MOST_IN_GROUP)
-            size = -(-len(members) // count)
+            # a large family is shared out evenly
+            size = ceil_div(len(members), ceil_div(len(members), MOST_IN_GROUP))
             for start in range(0, len(members), size):
                 part = members[start : start + size]
                 if groups and len(groups[-1]) + len(part) <= MOST_IN_GROUP:
@@ -207,20 +220,21 @@ class Data:
         )
 
     def points(self, rows: Rows, measured: str, along: str, points: Sequence[str] | None = None) -> Rows:
-        """A line for each point of each series: `summary`, with ``along`` and ``value``, its place in the panel.
+        """A line of a `summary` for each point of each series, with ``along`` and ``value``: where the point stands.
 
-        A method without a value of the other axis has a point with none, which is drawn from end to end.
+        A method without a budget has no value of an axis of budgets. Its point is drawn as a line from end to end.
         """
         figure = self.figure
         points = points or figure.points or ((figure.x, str(figure.y)) if figure.value else (along,))
         flags = [flag for flag in figure.flags if flag not in ("bad", "over")]
         if EACH in points:
-            rows = rows[rows[measured].notna()].assign(**{EACH: lambda some: np.arange(len(some))})
+            rows = rows[rows[measured].notna()].assign(**{EACH: lambda measured_rows: np.arange(len(measured_rows))})
         keys = [name for name in (figure.colour, figure.shade, figure.size, *points) if name in rows]
         keys: list[str] = list(dict.fromkeys([*keys, *([along] if EACH in points else [])]))
         bars = [name for name in figure.of_marks("bar") if name in rows]
         columns = [measured, *([] if along in keys else [along]), "realised_d", *bars, *flags, *_levels(figure)]
         lines: Rows = summary(rows, keys, list(dict.fromkeys(columns)))
+        # the figure counts rows, and has no statistics of values
         if measured in COUNTS:
             return lines.assign(value=lines[measured].astype(float), along=self._along(lines, along))
         if f"{measured}.count" not in lines:
@@ -230,13 +244,16 @@ class Data:
             lines[statistic] = lines[f"{measured}.{statistic}"] * (1.0 if statistic == "count" else scale)
         lines["value"] = lines[figure.center]
         lines["along"] = self._along(lines, along)
+        # the 95 % interval as two statistics, for bands and bars
         half = lines[f"{measured}.half"] * scale
         lines = lines.assign(**dict(zip(INTERVAL, (lines["mean"] - half, lines["mean"] + half), strict=True)))
         lines = lines.assign(**{name: lines[f"{name}.{figure.center}"] for name in bars})
+        # a point has a flag if any of its rows has it
         lines = lines.assign(**{flag: lines[f"{flag}.max"] > 0 for flag in flags})
         if figure.value:
             lines = lines[lines[[figure.x, str(figure.y)]].notna().all(axis=1)]
         else:
+            # a lost point has no value, but a cross
             lines = lines[lines["value"].notna() | lines["status"].isin(LOST)]
         if along not in keys:
             lines = lines[lines["along"].notna()]
@@ -256,20 +273,23 @@ class Data:
             order, count = lines.groupby(along).cumcount(), lines.groupby(along)[EACH].transform("size")
             return slots + SLOT * ((order + 0.5) / count - 0.5)
         if self.figure.shade in lines and len(self.shades) > 1:
+            # the shades of a word stand side by side in its slot
             places = lines[self.figure.shade].map({shade: number for number, shade in enumerate(self.shades)})
             places = (places.astype("Float64") + 0.5) / len(self.shades) - 0.5
             return slots + SLOT * places.to_numpy(float, na_value=0.0)
         return slots
 
     def ends(self, panel: Panel) -> tuple[Ends, Ends]:
-        """The ends of the axis along the points, and of that of their values, shared with other panels or not."""
+        """The ends of the axis along the points, and of the axis of values, shared with other panels or not."""
         value_axis, along_axis = ("x", "y") if self.sideways else ("y", "x")
         like = [other for other in self.panels if other.measured == panel.measured]
         values = self._shared(panel, value_axis, panel.measured, like, self._drawn, self.figure.span is None)
         if self.is_words(panel.along):
             return (-0.5, len(self.words(panel.along)) - 0.5), values
+        # an axis of the run's own values, such as budgets, shows all of them
         fenced = panel.along not in panel.points
         along = self._shared(panel, along_axis, panel.along, self.panels, self._laid, fenced)
+        # the line of equal values is the diagonal only on equal axes
         if any(guide.axis == "equal" for guide in self.figure.guides):
             along = values = (min(along[0], values[0]), max(along[1], values[1]))
         return along, values
@@ -293,13 +313,16 @@ class Data:
             return np.array([0.0, panel.points.groupby("along")["value"].sum().max()])
         statistics = [name for mark in self.figure.marks for name in mark.split()[1:] if name in panel.points]
         points = [panel.points[name] for name in dict.fromkeys(["value", *statistics])]
-        points += [panel.yardsticks["value"]] if len(panel.yardsticks) else []
-        points += [panel.overlay[panel.measured]] if len(panel.overlay) else []
+        if len(panel.yardsticks):
+            points.append(panel.yardsticks["value"])
+        if len(panel.overlay):
+            points.append(panel.overlay[panel.measured])
         every = np.concatenate([*(values.to_numpy(float, na_value=np.nan) for values in points), self._guided("y")])
         low, high = self.figure.span or (-np.inf, np.inf)
         return every[(every >= low) & (every <= high)]
 
     def _guided(self, axis: str) -> list[float]:
+        """The values of guides on an axis."""
         return [float(guide.at) for guide in self.figure.guides if guide.axis == axis]
 
     def slots(self, values: Any, column: str) -> Any:
@@ -313,15 +336,21 @@ class Data:
         """The papers' values that stand in a panel."""
         if self.overlay is None or measured not in self.overlay:
             return DataFrame()
-        places = [name for name in self.overlay if name in rows and name not in (measured, along, "source")]
-        series = rows[[*dict.fromkeys([*places, self.figure.colour])]].drop_duplicates()
-        return self.overlay.rename_axis(VALUE).reset_index().merge(series, on=places) if places else DataFrame()
+        shared = [name for name in self.overlay if name in rows and name not in (measured, along, "source")]
+        series = rows[[*dict.fromkeys([*shared, self.figure.colour])]].drop_duplicates()
+        return self.overlay.rename_axis(VALUE).reset_index().merge(series, on=shared) if shared else DataFrame()
+
+
+def ceil_div(count: int, size: int) -> int:
+    """The number of parts of at most ``size`` that ``count`` things need."""
+    return -(-count // size)
 
 
 def ends_of(values: Any, log: bool, fenced: bool = True) -> Ends:
-    """The ends of an axis: its values, and a margin. Those of a logarithmic axis lie within fences, and 16 decades.
+    """The ends of an axis: the least and the largest of its values, and a margin.
 
-    The fences stand two interquartile ranges of the logarithms, and at least 0.7 decades, beyond the quartiles.
+    A logarithmic axis has at most 16 decades. If it is ``fenced``, it has only the values within fences: these stand
+    two interquartile ranges of the logarithms, and at least 0.7 decades, beyond the quartiles.
 
     >>> ends_of(np.array([1.0, 2.0, 3.0, np.inf]), log=False)
     (0.88, 3.12)
@@ -343,7 +372,7 @@ def ends_of(values: Any, log: bool, fenced: bool = True) -> Ends:
 
 
 def at(rows: Rows, facets: Sequence[tuple[str, Any]]) -> Rows:
-    """The rows whose facets have these values, or none."""
+    """The rows whose facets have these values, or no value."""
     for name, value in facets:
         rows = rows[rows[name].isna() | (rows[name] == value)]
     return rows
@@ -363,11 +392,13 @@ def _ordered(values: Any) -> list[Any]:
 
 
 def _flagged(rows: Rows, query: str) -> Any:
+    """Whether each row has a flag: a boolean column, or a query."""
     flags = rows[query] if query in rows else rows.eval(query)
     return flags.fillna(False).astype(bool)
 
 
 def _levels(figure: Figure) -> list[str]:
+    """The columns of the figure's guides of axis ``level``."""
     return [guide.at for guide in figure.guides if guide.axis == "level" and isinstance(guide.at, str)]
 
 

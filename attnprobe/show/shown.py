@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from ..frame.rows import RowTypes
 
-WIDTH = 100  # of a table in a pipe
+WIDTH = 100  # the columns of a table in a pipe
+# columns whose values have lines of their own for gates
 PLACES = ("source", "weights", "scale_inputs", "target", "n", "d", "layer", "name", "method", "options", "requested")
 TILES = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
-NAMED = (*PLACES, "reference")  # which the name of a gate's result has anyway
+NAMED = (*PLACES, "reference")  # columns that the name of a gate's result has anyway, or does not need
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Catalogue:
     ``WRITERS``.
 
     Attributes:
-        conditions: lines on how it was measured, from the frame of kind ``cell``; they stand above the tables.
-        tiles: what a page counts: names, and the fields of cells whose different values are counted.
-        writers: further formats of the command by name: each makes text of the frames, as `Shown.frame` gives them.
+        conditions: makes lines on how the run was measured, from the frame of kind ``cell``; they stand above tables.
+        tiles: the counts on a page: their names, and the fields of cells whose different values are counted.
+        writers: further formats of the command, by name; each makes text of the frames that `Shown.frame` gives.
     """
 
     title: str
@@ -68,8 +69,8 @@ class Drawn:
     """One kind of figure of a run.
 
     Attributes:
-        stem: what the names of its files begin with. draw: draws into a folder and returns the files.
-        nothing: what is said if there is nothing to draw.
+        stem: the beginning of the names of its files. draw: draws into a folder and returns the files.
+        nothing: the message if there is nothing to draw. remark: a message after drawing.
     """
 
     stem: str
@@ -83,14 +84,14 @@ class Shown:
     """A command's tables and figures of one run.
 
     Attributes:
-        frame: the frame of a kind of rows. header: what was measured, on what.
+        frame: gives the frame of a kind of rows. header: what was measured, on what.
         columns: names of columns that the user chose. run: the folder. style: of figures.
-        inputs: the statistics of Q, K and V as tables of their own; None if the run has none. companions: further
-            tables of the run.
-        apart: columns of `Table.within` whose values have grids of their own.
+        inputs: the statistics of Q, K and V as tables of their own; None if the run has no statistics.
+        files: contents of further files for the run's folder, by name. companions: further tables of the run.
+        apart: columns of `Table.within` whose values have a grid each.
         best: names the best method at each place and budget (see `attnprobe.judge.best.Best`).
-        metric: what figures show in place of the main metric. overlay: values of papers (see `sheets`).
-        remarks: what is said where a figure of this kind of rows is drawn.
+        metric: replaces the main metric in figures. overlay: values of papers (see `sheets`).
+        remarks: messages by kind of rows, for when a figure of that kind is drawn.
     """
 
     command: str
@@ -124,7 +125,7 @@ class Shown:
 
     @cached_property
     def tables(self) -> list[Grid]:
-        """The filled tables. Those that have none of the chosen columns are left out."""
+        """The filled tables. A table without any of the chosen columns is left out."""
         filled = []
         for table in self.catalogue.tables:
             names = [name for name in self.columns if _has(table, name) and self._measures(table, name)]
@@ -134,7 +135,7 @@ class Shown:
         return filled
 
     def _measures(self, table: Table, name: str) -> bool:
-        """Whether a table's rows may have what a column shows: those of heads any metric, others what they have."""
+        """Whether a table's rows may have the metric of a column. Rows of heads may have any metric."""
         metric = name.removeprefix("+").partition(".")[0]
         if table.kind == HEAD or any(metric == column.name.partition(".")[0] for column in table.every):
             return True
@@ -146,8 +147,8 @@ class Shown:
         if not grid.table.of_best or not self.duels:
             return grid
         place = {name: value for name, value in grid.place.items() if name in self.duels[0]}
-        several = len({duel["layer"] for duel in self.duels}) > 1
-        place |= {} if "layer" in place or not several else {"layer": None}
+        if "layer" not in place and len({duel["layer"] for duel in self.duels}) > 1:
+            place["layer"] = None  # the duel over all layers together
         duels = [duel for duel in self.duels if all(duel[name] == (value or None) for name, value in place.items())]
         sentence = self.best.sentence(duels, grid.table.of_best)
         return replace(grid, sentence=sentence, reasons=(*grid.reasons, *self.best.doubts(duels)))
@@ -178,7 +179,7 @@ class Shown:
         """The lines of each table in full precision."""
         of_tables = [(self.frame(table.kind), table) for table in self.catalogue.tables]
         lines = [(summarised(frame, table, each=table.within), table) for frame, table in of_tables]
-        return [with_computed(some, table, table.within) for some, table in lines]
+        return [with_computed(of_table, table, table.within) for of_table, table in lines]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -196,12 +197,13 @@ class Shown:
     ) -> str:
         """The tables in a format of `attnprobe.show.formats`, without a final newline.
 
-        ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; the last two are of the first table that
-        has lines.
+        ``json``, ``jsonl`` and ``csv`` have every statistic in full precision; ``jsonl`` and ``csv`` have the first
+        table with lines alone.
 
         Args:
-            width: the terminal's. columns: names of columns of tables. above: lines of Markdown that stand first in
-                ``github``. announced: warnings that a terminal has shown already.
+            width: of the terminal. columns: names of columns of tables.
+            above: lines of Markdown that stand first in ``github``.
+            announced: warnings that the terminal has shown already; they are not repeated.
         """
         check_format(format, columns, tuple(self.catalogue.writers))
         if format in self.catalogue.writers:
@@ -213,7 +215,7 @@ class Shown:
             best = {"best": self.duels} if self.best is not None else {}
             return strict_json({**contents, "rows": self.rows, **best}, indent=2)
         if format in ("csv", "jsonl"):
-            lines = next((some for some in self.lines if len(some)), self.lines[0])
+            lines = next((of_table for of_table in self.lines if len(of_table)), self.lines[0])
             if format == "jsonl":
                 return jsonl(lines).rstrip("\n")
             return csv(_fields_of(lines, columns) if columns else lines).rstrip("\n")
@@ -226,8 +228,8 @@ class Shown:
             return "\n".join(lines).strip()
         tty, room = _terminal(width)
         text = terminal(chosen.tables, room, tty) if chosen.tables else "no rows\n"
-        last = [] if self.run is None else [f"run: {one_line(self.run)}"]
-        return "\n".join([*map(one_line, self.header.above(announced)), "", text, *last])
+        below = [] if self.run is None else [f"run: {one_line(self.run)}"]
+        return "\n".join([*map(one_line, self.header.above(announced)), "", text, *below])
 
     @property
     def figures(self) -> dict[str, Drawn]:
@@ -235,12 +237,12 @@ class Shown:
         return {figure.name: self._drawn(figure) for figure in map(self._judging, self.catalogue.figures)}
 
     def _judging(self, figure: Any) -> Any:
-        """A figure of the metric that was chosen in place of the main one."""
+        """The figure, with the chosen metric in place of the main metric."""
         main = next((table.metric for table in self.catalogue.tables if table.metric), "")
         return figure.of_metric(main, self.metric) if self.metric and main else figure
 
     def _rows_of(self, figure: Any) -> DataFrame:
-        """The rows that a figure draws; none where a paper is missing that it needs."""
+        """The rows that a figure draws. A figure that needs values of papers has no rows without them."""
         frame = self.frame(figure.kind)
         return frame.iloc[:0] if figure.overlaid and self._overlay(figure) is None else frame
 
@@ -249,6 +251,8 @@ class Shown:
         return self.overlay if self.overlay is not None and figure.y in self.overlay else None
 
     def _drawn(self, figure: Any) -> Drawn:
+        """A figure of the catalogue, which is drawn when its files are asked for."""
+
         def draw(folder: Path) -> list[Path]:
             from .figure import save, sheets
 
@@ -263,7 +267,7 @@ class Shown:
         return Drawn(figure.name, draw, figure.nothing, self.remarks.get(figure.kind, ""))
 
     def plot(self, name: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
-        """One panel of a figure on an axis of matplotlib, a new one by default; the axis.
+        """Draw one panel of a figure on an axis of matplotlib, by default a new axis. Returns the axis.
 
         Raises:
             UsageError: nothing to draw, no such panel.
@@ -289,8 +293,9 @@ class Shown:
 
     def _gate_lines(self, table: Table) -> list[dict[str, Any]]:
         frame = self.frame(table.kind)
-        whole = [name for name in PLACES if name not in table.pooled]
-        lines = json_rows(summarised(frame, table, each=[name for name in whole if name in frame]))
+        # a limit holds at each place by itself, also where the table takes places together
+        places = [name for name in PLACES if name not in table.pooled and name in frame]
+        lines = json_rows(summarised(frame, table, each=places))
         own = [name for name in (*table.each, *table.by) if name not in NAMED]
         return [
             {
@@ -307,23 +312,24 @@ def check_columns(catalogues: Sequence[Catalogue], names: Sequence[str], of_line
     """Refuse a column that no table has.
 
     Args:
-        of_lines: the columns are those of CSV, the lines of a table in full precision.
+        of_lines: whether the names are of CSV, whose columns are the fields of a table's lines.
     """
+    tables = [table for catalogue in catalogues for table in catalogue.tables]
     for name in names:
-        plain, tables = name.removeprefix("+"), [table for catalogue in catalogues for table in catalogue.tables]
+        plain = name.removeprefix("+")
         if of_lines:
             known = [field for table in tables for field in _fields(table)]
             metric, _, statistic = plain.partition(".")
-            there = plain in known or metric in METRICS and statistic in STATISTICS
+            is_known = plain in known or metric in METRICS and statistic in STATISTICS
         else:
             known = [column.name for table in tables for column in table.every]
-            there = any(_has(table, plain) for table in tables)
-        if not there:
+            is_known = any(_has(table, plain) for table in tables)
+        if not is_known:
             raise unknown("column", plain, list(dict.fromkeys(known)))
 
 
 def _fields(table: Table) -> list[str]:
-    """The columns of a table's lines that are no statistics, and some that are."""
+    """The columns of a table's lines that CSV may name: those that are no statistics, and the fields of its columns."""
     shown = [field for column in table.every for field in column.fields]
     return [*table.each, *table.by, *OF_SERIES, *COUNTS, *STATE, *table.of_groups, *shown]
 
@@ -342,12 +348,16 @@ def fields(catalogue: Catalogue, shape: RowTypes) -> list[str]:
 
 
 def _fields_of(lines: DataFrame, names: Sequence[str]) -> DataFrame:
-    """These fields alone; ``NAME`` of a metric stands for each ``NAME.STAT``, and what no line has is empty."""
-    every = {name: [one for one in lines if one.startswith(f"{name}.")] for name in names if name not in lines}
-    return lines.reindex(columns=[*dict.fromkeys(one for name in names for one in every.get(name) or [name])])
+    """The lines with these fields alone. ``METRIC`` stands for each ``METRIC.STAT``. An unknown field is empty."""
+    fields: list[str] = []
+    for name in names:
+        of_metric = [] if name in lines else [field for field in lines if field.startswith(f"{name}.")]
+        fields += of_metric or [name]
+    return lines.reindex(columns=[*dict.fromkeys(fields)])
 
 
 def _has(table: Table, name: str) -> bool:
+    """Whether a table may show a column."""
     try:
         table.chosen([name.removeprefix("+")])
     except UsageError:
@@ -356,17 +366,17 @@ def _has(table: Table, name: str) -> bool:
 
 
 def _of_group(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
-    """The statistics of numbers of which a line has one each."""
+    """The statistics of a metric of which a line has one number, for gates: each statistic is that number."""
     numbers = {name: line[name] for name in table.of_groups if name in METRICS}
-    counts = {f"{name}.count": 0 if one is None else line["values"] or 1 for name, one in numbers.items()}
-    return {f"{name}.{stat}": one for name, one in numbers.items() for stat in STATISTICS[:-1]} | counts
+    counts = {f"{name}.count": 0 if number is None else line["values"] or 1 for name, number in numbers.items()}
+    return {f"{name}.{stat}": number for name, number in numbers.items() for stat in STATISTICS[:-1]} | counts
 
 
 def stdout_width(piped: int = WIDTH) -> int:
     """The columns of standard output.
 
     Args:
-        piped: those of a pipe where COLUMNS says nothing.
+        piped: the columns of a pipe, unless the variable COLUMNS sets them.
     """
     import os
     import shutil

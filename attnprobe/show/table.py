@@ -31,9 +31,9 @@ STATISTICS = {  # of `attnprobe.frame.summary`, and half of the 95 % interval of
     "se": "standard error over windows",
     "half": "half of the 95 % interval over windows",
 }
-SOUND = "status == 'ok' and not bad and not over and not reference"  # lines whose numbers may be the best
-WHOLE = ("sum", "count")  # statistics of counts
-KEY = 9  # the priority of columns that tell lines apart: they always stay
+SOUND = "status == 'ok' and not bad and not over and not reference"  # a query of the lines that may be the best
+WHOLE = ("sum", "count")  # statistics that are shown as whole numbers
+KEY = 9  # the priority of columns that tell lines apart: a narrow terminal keeps them
 UNITS = {"": 1.0, "%": 100.0, "ms": 1e3, "MiB": 2.0**-20, "G": 1e-9}
 
 
@@ -51,14 +51,16 @@ class Computed:
 
 
 def ratio_to(value: str, reference: str) -> Computed:
-    """A statistic over that of the line of the same grid that the query ``reference`` finds.
+    """The ratio of a statistic to that of a reference: the line of the same grid that the query ``reference`` finds.
 
-    It is empty where the query finds no line, or one whose error is rounding.
+    The ratio is empty without a reference, and if the error of the reference is rounding.
     """
 
     def ratios(lines: DataFrame) -> Series | Sequence[Any]:
         found = lines.query(reference)[value].dropna()
-        return lines[value] / found.iloc[0] if len(found) and found.iloc[0] > ROUNDING else [None] * len(lines)
+        if not len(found) or found.iloc[0] <= ROUNDING:
+            return [None] * len(lines)
+        return lines[value] / found.iloc[0]
 
     return Computed((value,), ratios)
 
@@ -69,22 +71,22 @@ class Column:
 
     Fields are columns of the summary: ``METRIC.STAT``, with a metric of `attnprobe.frame.metric` and a statistic of
     `STATISTICS`, or the name of a column of words or counts, such as ``name``, ``d``, ``heads``. A number is marked ≈
-    where rounding decides its statistic.
+    if rounding decides its statistic.
 
     Attributes:
         heading: at most two lines.
         value: a field, or `Computed`. low, high, half, of: fields of a cell's further numbers (see `Cell`).
-        limit: a field; an infinite value is shown as ``> limit``, the largest that was tried.
-        flag: a field; where it is above 0, the number has ≈ too.
-        digits: significant digits, of ``low``, ``high`` and ``half`` at most two; 0 for whole numbers; None for numbers
-            as they are, such as parameters.
-        unit: ``%``, which stands in the cell; or ``ms``, ``MiB``, ``G``, which the heading says.
+        limit: a field with the largest value that was tried: an infinite value is shown as ``> limit``.
+        flag: a field; the number is marked ≈ too if this field is above 0.
+        digits: significant digits; 0 for whole numbers; None for numbers as they are, such as parameters. ``low``,
+            ``high`` and ``half`` have at most two digits.
+        unit: ``%``, which stands in the cell; or ``ms``, ``MiB``, ``G``, which stand in the heading.
         signed: whether a positive number has a plus.
-        words: what to show for a value, as ``{"vmean": "V-Mean"}``, or ``{0: ""}`` for nothing.
+        words: the words for a value, as ``{"vmean": "V-Mean"}``, or ``{0: ""}`` for an empty cell.
         priority: from 1 to 9. A narrow terminal leaves out the columns of least priority, but never those with `KEY`.
         best: ``smaller`` or ``larger``: the best cell of each group of rivals is bold.
         meaning: one line of at most 100 characters; by default the metric's.
-        name: what ``--columns`` calls it; by default its field.
+        name: of the column in ``--columns``; by default its field.
         tex: the heading in LaTeX; by default ``heading`` with the metric's symbol in LaTeX.
     """
 
@@ -121,12 +123,12 @@ class Column:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns of the summary that it reads."""
+        """The columns of the summary that the column reads."""
         return *self.shown, *filter(None, (self.low, self.high, self.half, self.of, self.limit, self.flag))
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns of the summary that its number is made of."""
+        """The columns of the summary that make the number of a cell."""
         return self.value.needs if isinstance(self.value, Computed) else (self.value,)
 
     @property
@@ -136,7 +138,7 @@ class Column:
 
     @property
     def metric(self) -> Metric | None:
-        """The metric whose statistic it shows."""
+        """The metric whose statistic the column shows; None without one."""
         return METRICS.get(self.value.partition(".")[0]) if isinstance(self.value, str) else None
 
     def _metric_meaning(self) -> str:
@@ -161,25 +163,27 @@ class Table:
     """What a table shows of a frame.
 
     Attributes:
-        name: of the table, and of its label in LaTeX. title: how its caption begins.
-        kind: the kind of rows (see `attnprobe.frame.read`). prepared: makes the table's rows of them, as a row for each
-            training of its steps. rows: a query of these.
-        each: columns of the frame; there is a grid for each of their values. by: a line of a grid for each of theirs;
-            without any, each row of the frame is a line, and fields are its columns.
-        within: columns over whose values grids are taken together, unless a reader asks for them. CSV, JSON and gates
-            have a line for each of their values.
-        columns: those that are shown; those that are empty in all grids are left out. more: those that ``--columns``
-            may name. Beside them it takes any ``METRIC.STAT``.
-        metric: whose symbol a caption in LaTeX has. main: the name of the column that LaTeX pivots, methods × d.
-        of_best: what the sentence above a grid calls the main metric, of which it names the best at each d.
-        rivals: columns of ``by``: in a column with ``best``, lines that are equal in them compete. competes: a query of
-            the summary for the lines that take part.
-        beside: the table of the same kind whose other rows it has: gates judge the lines of both together.
-        cluster: the column whose values are independent of each other, which standard errors and intervals are over.
-        pooled: columns that a line has together, as ``n`` in a table of growth.
-        derived: further columns of the frame by name, from the frame. of_groups: further columns of the summary by
-            name, each a number or words from the rows of a line, as a rank correlation.
-        sentence, notes: from the rows of a grid, what stands above and below it.
+        name: of the table, and of its label in LaTeX. title: the beginning of the caption.
+        kind: the kind of rows (see `attnprobe.frame.read`). prepared: makes the table's rows of the rows of that kind,
+            such as one row for all steps of a training. rows: a query; the table has the rows that it finds.
+        each: columns of the frame whose values have a grid each.
+        by: columns of the frame whose values have a line of a grid each. Without ``by``, each row of the frame is a
+            line, and fields are columns of the frame.
+        within: columns whose values share a grid, unless a reader asks for a grid each. CSV, JSON and gates have a line
+            for each of their values.
+        columns: the columns that are shown; a column that is empty in all grids is left out.
+        more: further columns that ``--columns`` may name; it may name any ``METRIC.STAT`` too.
+        metric: the metric whose symbol a caption in LaTeX has. main: the name of the column that LaTeX pivots, methods × d.
+        of_best: the words for the main metric in the sentence above a grid, which names the best method at each d.
+        rivals: columns of ``by``. In a column with ``best``, lines with equal values of these columns compete.
+        competes: a query of the summary; only the lines that it finds compete.
+        beside: the table of the same kind that has the other rows: gates judge the lines of both together.
+        cluster: the column whose values are independent of each other, for standard errors and intervals.
+        pooled: columns of which a line has several values, such as ``n`` in a table of growth.
+        derived: further columns of the frame, by name, from the frame.
+        of_groups: further columns of the summary, by name, each a number or words from the rows of a line, such as a
+            rank correlation.
+        sentence, notes: the sentence above a grid and the notes below it, from the rows of the grid.
     """
 
     name: str
@@ -224,6 +228,7 @@ class Table:
         return *self.columns, *self.more
 
     def _check(self, column: Column, name: str) -> None:
+        """Refuse a misspelt field of a column."""
         metric, dot, statistic = name.partition(".")
         where = f"table {self.name}: column {column.title!r}"
         if dot and metric not in METRICS and metric not in self.derived:
@@ -232,10 +237,10 @@ class Table:
             raise ValueError(f"{where}: {unknown('statistic', statistic, STATISTICS)}")
 
     def chosen(self, names: Sequence[str] | None) -> tuple[Column, ...]:
-        """The columns of these names behind those that tell lines apart; of None the table's own.
+        """The columns of these names, behind the columns that tell lines apart. Without names, the table's own columns.
 
-        A name is that of a column, or ``METRIC.STAT``. ``METRIC`` alone is its first column, else its median. Names
-        that begin with + are added to the table's own columns.
+        A name is a column's name, or ``METRIC.STAT``. ``METRIC`` alone means the metric's first column, or else its
+        median. If all names begin with +, the columns are added to the table's own.
 
         Raises:
             UsageError: an unknown name.
@@ -248,6 +253,7 @@ class Table:
         return tuple({column.name: column for column in (*kept, *named)}.values())
 
     def _named(self, name: str) -> Column:
+        """The column that a user names."""
         for column in self.every:
             if name == column.name:
                 return column
@@ -266,7 +272,8 @@ class Table:
 
 def of_metric(metric: Metric, statistic: str) -> Column:
     """The column of a statistic of any metric."""
-    unit = "ms" if metric.unit == "s" else "MiB" if metric.unit == "bytes" else ""
-    heading = f"{metric.symbol}{unit and f' ({unit})'}\n{statistic}"
+    unit = {"s": "ms", "bytes": "MiB"}.get(metric.unit, "")
+    symbol = f"{metric.symbol} ({unit})" if unit else metric.symbol
+    heading = f"{symbol}\n{statistic}"
     digits = 0 if statistic in WHOLE else 3
     return Column(heading, f"{metric.name}.{statistic}", digits=digits, unit=unit, signed=metric.signed)

@@ -74,6 +74,7 @@ class RecordWriter:
         """Write one record as one line; ``schema`` is filled in."""
         if record.get("status", "ok") not in STATUSES:
             raise ValueError(f"status {record['status']!r} is not one of {', '.join(STATUSES)}")
+        # all lines of a cell in one write, so that a kill between two lines cannot part them
         line = _lines(record)
         if os.fstat(self._descriptor).st_nlink == 0:  # removed while it was open: what is written would be lost
             self.__exit__()
@@ -85,6 +86,7 @@ class RecordWriter:
     def _write(self, lines: bytes) -> None:
         with naming(self.path), _locked(self._descriptor):
             written = os.write(self._descriptor, lines)
+            # a part of a cell would join the next cell
             if written != len(lines):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
                 raise OSError(f"only {written} of {len(lines)} bytes could be written; is the disk full?")
@@ -107,6 +109,7 @@ class RecordWriter:
         if line and not line.endswith(b"\n") and ends_cell(line):
             os.write(self._descriptor, b"\n")
             return
+        # rows without the line of their cell would count for a later cell of the same key
         end = size
         while line and not (line.endswith(b"\n") and ends_cell(line)):
             end -= len(line)
@@ -118,6 +121,7 @@ class RecordWriter:
         """The last line before an offset, with its newline if it has one; empty at the beginning."""
         start, tail = end, b""
         while start > 0 and b"\n" not in tail[:-1]:
+            # in steps from the end: a file may be large, and the last line is short
             step = min(start, 1 << 16)
             start -= step
             os.lseek(self._descriptor, start, os.SEEK_SET)

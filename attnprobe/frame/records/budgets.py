@@ -1,7 +1,7 @@
 """A file of budgets by head: `attnprobe budget` writes it, `attnprobe inject --budgets` reads it.
 
-Beside ``d``, an entry of ``budgets`` has ``no_counterexample``, which files of earlier versions call
-``monotone``; neither is read. A plan of budgets, `attnprobe inject --plan`, also goes into formats of other software.
+Beside ``d``, an entry of ``budgets`` has ``no_counterexample``, which is not read. A plan of budgets, from `attnprobe
+inject --plan`, can also be written in formats of other software.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def duo_attention_heads(budgets: Budgets) -> str:
 
 
 def minference_pattern(budgets: Budgets) -> list[dict[str, list[object]]]:
-    """The ``best_pattern`` file of MInference, for JSON: by layer and query head
-    ``["vertical_and_slash", columns, diagonals, 1.0]``, with half of the head's keys for each, at least one.
+    """The ``best_pattern`` file of MInference, for JSON: an entry for each layer and query head.
+
+    An entry is ``["vertical_and_slash", columns, diagonals, 1.0]``. Columns and diagonals each have half of the head's
+    keys, at least one.
     """
     layers = len(_shares(budgets))
     heads = 1 + max(head for _, head in budgets.d)
@@ -62,7 +64,7 @@ def _shares(budgets: Budgets) -> list[list[float]]:
     prompt, kv_heads = budgets.about.get("prompt"), budgets.about.get("kv_heads")
     if not isinstance(prompt, int) or not isinstance(kv_heads, int) or prompt < 1 or kv_heads < 1:
         raise UsageError("the budgets are of no plan: a file of `attnprobe inject --plan` has a prompt and KV heads")
-    layers, heads = (1 + max(place[axis] for place in budgets.d) for axis in (0, 1))
+    layers, heads = 1 + max(layer for layer, _ in budgets.d), 1 + max(head for _, head in budgets.d)
     if missing := [(layer, head) for layer in range(layers) for head in range(heads) if (layer, head) not in budgets.d]:
         raise UsageError(f"the plan lacks layer {missing[0][0]}, head {missing[0][1]}, which the format needs")
     group = heads // kv_heads
@@ -80,8 +82,9 @@ class Budgets:
     """Budgets of one method.
 
     Attributes:
-        method, options: the method of the budgets. d: by (layer, head); None keeps exact attention, because no budget
-            that was tried is enough. about: other keys of the file, such as ``metric``, ``epsilon``, ``n``.
+        method, options: the method of the budgets.
+        d: by (layer, head); None keeps exact attention, because every budget that was tried is too small.
+        about: other keys of the file, such as ``metric``, ``epsilon``, ``n``.
     """
 
     method: str
@@ -124,9 +127,10 @@ class Contents(TypedDict):
 def _repeated(contents: Contents) -> Iterator[str]:
     seen: set[tuple[int, int]] = set()
     for number, entry in enumerate(contents["budgets"]):
-        if (place := (entry["layer"], entry["head"])) in seen:
-            yield f"field budgets[{number}]: layer {place[0]}, head {place[1]} is listed twice"
-        seen.add(place)
+        layer, head = entry["layer"], entry["head"]
+        if (layer, head) in seen:
+            yield f"field budgets[{number}]: layer {layer}, head {head} is listed twice"
+        seen.add((layer, head))
 
 
 CONTENTS = Shape(Contents, _repeated)

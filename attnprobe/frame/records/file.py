@@ -1,14 +1,12 @@
-"""Records: one flat JSON object per cell, one line per record, one ``write`` per line.
+"""The names, keys and numbers of records, and the files of a run.
 
-`attnprobe.frame.rows.Row` is what the rows of every command hold, and ``measure/<command>/record.py`` what that command
-adds. Only ``seconds`` varies between runs. The lower bound σ_{d+1}(BV) is a record of the method
-`LOWER_BOUND`.
+`attnprobe.frame.rows` has the lines of records, and ``measure/COMMAND/record.py`` what a command adds. Of two runs of a
+cell, only ``seconds`` differs. The lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
 
-Numbers that are not finite are null: they are failures, and the status says so. The findings of ``attnprobe theory``
-alone tell infinity from NaN: there a bound or a slack may be infinite as a matter of fact, which is the text ``"inf"``
-or ``"-inf"`` (`encode_inf`, `decode_inf`), and null is NaN.
+In rows, infinity is the text ``"inf"`` or ``"-inf"`` (`encode_inf`, `decode_inf`), and NaN is null. Elsewhere, a number
+that is not finite is null: it is a failure, and the status says so.
 
-A `Shard` is the part of a run's groups that one process measures, and has files of its own.
+A `Shard` is a part of the places of a run. It is measured by itself, and has files of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from ...grammar.foreign import printable
 
 SCHEMA = 1
 CELL = "cell"  # the kind of the line that ends a cell
-# facts of a source that only name what others hash, or follow from them: they determine no result
+# Facts of a source that determine no result: they name what other facts hash, or follow from other facts.
 NAMES = (
     "model",
     "revision",
@@ -50,7 +48,7 @@ LOWER_BOUND = "lower-bound"
 
 
 def plain(value: Any) -> Any:
-    """``value`` in JSON types: NaN and infinity become null, tuples and arrays lists, paths strings.
+    """``value`` in JSON types: NaN and infinity become null, tuples and arrays become lists, paths become strings.
 
     Strings and keys become `printable`, so that any text of a record can be shown.
 
@@ -100,7 +98,7 @@ def encode_inf(value: object) -> object:
 
 
 def decode_inf(value: float | str | None) -> float:
-    """The number that `encode_inf` and JSON made a text or null of.
+    """The number behind a value of JSON: the texts of `encode_inf` are infinite, and null is NaN.
 
     >>> [decode_inf(x) for x in (1.5, "-inf", None)]
     [1.5, -inf, nan]
@@ -146,18 +144,17 @@ def mapped(records: Iterable[Fields]) -> list[Fields]:
     for record in records:
         if record["requested"] and record["window"] == 0:
             facts = identity_facts(record["source"])
-            place = {name: record[name] for name in ("n", "layer", "method", "options", "d")}
-            column = cell_key(source=facts, **place)
-            if column not in first or record["seed"] < first[column]["seed"]:
-                first[column] = record
+            map_of = cell_key(source=facts, **{name: record[name] for name in ("n", "layer", "method", "options", "d")})
+            if map_of not in first or record["seed"] < first[map_of]["seed"]:
+                first[map_of] = record
     return list(first.values())
 
 
 def exact_map_path(run: str | os.PathLike[str], record: Fields) -> Path:
     """The file of the map of the exact matrix that the record's method approximates."""
     facts = identity_facts(record["source"])
-    place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
-    return map_path(run, cell_key(command="maps", source=facts, **place))
+    matrix = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
+    return map_path(run, cell_key(command="maps", source=facts, **matrix))
 
 
 def missing_maps_path(run: str | os.PathLike[str]) -> Path:
@@ -208,6 +205,7 @@ def run_directory(base: str | os.PathLike[str], command: str, stamp: str, tag: s
     ['20261121-084512-error-1a2b3c', '20261121-084512-error-1a2b3c-2']
     """
     name = f"{stamp}-{command}-{tag}"
+    # another run may have started in the same second: the folder is created, not looked for
     attempt = 1
     while True:
         path = Path(base) / (name if attempt == 1 else f"{name}-{attempt}")
@@ -221,13 +219,13 @@ def run_directory(base: str | os.PathLike[str], command: str, stamp: str, tag: s
         attempt += 1
 
 
-MOST = 100_000
+MOST = 100_000  # shards
 Place = TypeVar("Place", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Part ``index`` of ``count``, from 1 on.
+    """Part ``index`` of ``count`` parts of a run; the first is 1.
 
     >>> str(Shard(2, 8)), Shard(2, 8).of(Path("rows.jsonl")).name
     ('2/8', 'rows-2-of-8.jsonl')
@@ -244,17 +242,17 @@ class Shard:
         return path.with_name(f"{path.stem}-{self.index}-of-{self.count}{path.suffix}")
 
     def dealt(self, places: Sequence[tuple[int, str, Place]]) -> set[Place]:
-        """This shard's part of ``places`` (length, hash, place), dealt in turn, the longest sequences first.
+        """This shard's part of ``places``, each ``(length, hash, place)``, dealt in turn, the longest sequences first.
 
-        Every place is in one shard. Shards differ by at most one place, and by about one of each length. The result
-        depends only on the set of places, not on their order or on finished cells.
+        Every place is in one shard. Shards differ by at most one place, and by about one place of each length. The
+        result depends only on the set of places, not on their order or on finished cells.
 
         >>> places = [(512, "b", "x"), (512, "a", "y"), (1024, "c", "z")]
         >>> sorted(Shard(1, 2).dealt(places)), sorted(Shard(2, 2).dealt(places))
         (['x', 'z'], ['y'])
         """
-        order = sorted(places, key=lambda one: (-one[0], one[1]))
-        return {place for _, _, place in order[self.index - 1 :: self.count]}
+        ordered = sorted(places, key=lambda entry: (-entry[0], entry[1]))  # by length, then by hash
+        return {place for _, _, place in ordered[self.index - 1 :: self.count]}
 
 
 def parse_shard(text: str | None) -> Shard | None:

@@ -1,7 +1,7 @@
-"""What a run and a report write to their folder: files of known names alone. `write_output` writes one.
+"""The files that a run and a report write to a folder, all with known names. `write_output` writes a file.
 
-A run's folder is known by its manifest. A file is written beside its place and then takes it, so that it is complete or
-not there. Nothing is ever removed.
+A run's folder is known by its manifest. A file is written under another name and then renamed, so that it is complete
+or not there. Nothing is ever removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST = 64 * MIB  # of a manifest
 PAGE = "report.html"
 OUTPUTS = re.compile(r"report\.html|budgets-[\w.-]+\.json|(tables|figures)/\w[\w.-]*", re.ASCII)
 MANIFEST = re.compile(r"manifest(-\d+-of-\d+)?\.json")
-# what a run that was killed before it wrote its manifest may leave
+# files of a run that was killed before it wrote its manifest
 BEFORE = re.compile(r"\.[0-9a-f]{8}\.probe|\..+\.[0-9a-f]{8}\.tmp|\.lock-\d+-of-\d+")
 
 
@@ -40,7 +40,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def write_output(folder: Path, name: str, data: str | bytes) -> Path:
-    """Write a table, figure or page to ``name`` in ``folder``, in the place of an earlier one.
+    """Write a table, figure or page to ``name`` in ``folder``; it replaces an earlier file.
 
     Raises:
         UsageError: a subfolder that is a link to another place, or a full disk.
@@ -48,9 +48,9 @@ def write_output(folder: Path, name: str, data: str | bytes) -> Path:
     if not OUTPUTS.fullmatch(name):
         raise ValueError(f"{name!r} is not a name of `OUTPUTS`")
     path = folder / name
-    place = os.path.realpath(path.parent)
-    if not Path(place).is_relative_to(os.path.realpath(folder)):
-        raise UsageError(f"{path.parent} is a link to {place}, outside of the folder; remove the link")
+    target = os.path.realpath(path.parent)
+    if not Path(target).is_relative_to(os.path.realpath(folder)):
+        raise UsageError(f"{path.parent} is a link to {target}, outside of the folder; remove the link")
     if isinstance(data, str):
         write_text(path, data)
     else:
@@ -63,10 +63,10 @@ def scratch(folder: Path) -> Iterator[Path]:
     """A new empty folder in ``folder`` for the length of a block."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        place = TemporaryDirectory(prefix=".scratch-", dir=folder)
+        directory = TemporaryDirectory(prefix=".scratch-", dir=folder)
     except OSError as error:
         raise UsageError(f"{folder}: cannot write: {error.strerror}") from error
-    with place as name:
+    with directory as name:
         yield Path(name)
 
 

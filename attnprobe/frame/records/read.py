@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..rows import RowTypes
     from .shapes import InputsRecord, Manifest, Shape
 
-LONGEST = 64 * MIB  # of a line
+LONGEST = 64 * MIB  # size of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
 TORN = "the file ends within this line"
 NO_OBJECT = "this line is no JSON object; repair or remove it"
-KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # of a line that is damaged elsewhere
+KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # finds the key in a line that is damaged elsewhere
 ShapeOf = Callable[[str], "Shape | RowTypes | None"]
 R = TypeVar("R")
 Line = tuple[Path, int, "JsonObject | Malformed"]
@@ -38,7 +38,8 @@ class Malformed:
     """A malformed line of a file, or a malformed field of a manifest.
 
     Attributes:
-        line: its number; None for a manifest. key: the key of its cell, if it can be read. reason: what is wrong.
+        line: the line's number; None for a manifest. key: of the line's cell, None if it cannot be read.
+        reason: what is wrong.
     """
 
     file: Path
@@ -47,8 +48,9 @@ class Malformed:
     reason: str
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {'' if self.key is None else f'record {self.key}: '}{self.reason}"
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        record = "" if self.key is None else f"record {self.key}: "
+        return f"{where}: {record}{self.reason}"
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,15 @@ class ReadRecords(Generic[R]):
         return self.records
 
 
-def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) -> list[str]:
-    """A line for each of the first ``most``, with its consequence, and one for the number of the others."""
+def malformed_notes(malformed: Sequence[Malformed], consequence: str, most: int = 5) -> list[str]:
+    """A note on each of the first ``most`` malformed lines, and a note with the number of the others.
+
+    Args:
+        consequence: what follows for the line, as ``is left out``.
+    """
     rest = len(malformed) - most
-    lines = [f"{one}; it {what}" for one in malformed[:most]]
-    return [*lines, f"{rest} more lines are no records"] if rest > 0 else lines
+    notes = [f"{line}; it {consequence}" for line in malformed[:most]]
+    return [*notes, f"{rest} more lines are no records"] if rest > 0 else notes
 
 
 @checked()
@@ -81,15 +87,15 @@ def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
     """The records of a file, or of a run's directory (every ``rows*.jsonl`` in it, by name), unchecked.
 
     An incomplete last line is left out. Of records with one key the last counts, but a record that is not ok never
-    replaces one that is. `read_typed` checks types too.
+    replaces a record that is ok. `read_typed` checks types too.
 
     Raises:
         UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
     """
     read = _merged(_records(_files(path)))
-    for one in read.malformed:
-        if one.reason != TORN:
-            raise UsageError(str(one))
+    for line in read.malformed:
+        if line.reason != TORN:
+            raise UsageError(str(line))
     return read.records
 
 
@@ -108,7 +114,7 @@ def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[J
 
 
 def of_last_command(read: ReadRecords[JsonObject], manifest: Manifest) -> ReadRecords[JsonObject]:
-    """The records that tables and figures of a run's folder show: those of its last command, or all without one."""
+    """The records that tables and figures of a run's folder show: those of its last command, or all if it has none."""
     others = set(manifest.get("other_settings", ()))
     shown = [record for record in read.records if record["key"] not in others] or read.records
     return replace(read, records=shown, left_out=len(read.records) - len(shown))
@@ -133,6 +139,7 @@ def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files of records that a path names: itself, or those in a run's directory."""
     path = Path(path)
     with reading(path):
         if path.is_dir():
@@ -146,17 +153,18 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _merged(lines: Iterable[Line]) -> ReadRecords:
+    """One record for each key; a malformed line matters only if its key has no other record."""
     by_key: dict[object, JsonObject] = {}
     malformed: list[Malformed] = []
-    for _, _, one in lines:
-        if isinstance(one, Malformed):
-            malformed.append(one)
+    for _, _, record in lines:
+        if isinstance(record, Malformed):
+            malformed.append(record)
             continue
-        key = one.get("key", ("without a key", len(by_key)))
-        if key in by_key and by_key[key].get("status") == "ok" != one.get("status"):
+        key = record.get("key", ("without a key", len(by_key)))
+        if key in by_key and by_key[key].get("status") == "ok" != record.get("status"):
             continue
-        by_key[key] = one
-    return ReadRecords(list(by_key.values()), [one for one in malformed if one.key not in by_key])
+        by_key[key] = record
+    return ReadRecords(list(by_key.values()), [line for line in malformed if line.key not in by_key])
 
 
 def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
@@ -180,18 +188,22 @@ def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
 def _records(files: Iterable[Path]) -> Iterator[Line]:
     """The records of files, each as an object of this format or as malformed. A cell has the rows before its line."""
     for path in files:
-        rows: dict[object, list[JsonObject]] = {}  # of cells whose line has not come yet
-        for _, number, one in _lines(path):
-            if not isinstance(one, Malformed) and "schema" not in one:
-                rows.setdefault(one.get("key"), []).append(one)
-            elif not isinstance(one, Malformed) and one.get("kind") == CELL:
-                yield path, number, {**one, "rows": _last(rows.pop(one.get("key"), []), one.get("lines"))}
+        rows: dict[object, list[JsonObject]] = {}  # of cells whose line has not come yet, by key
+        for _, number, line in _lines(path):
+            if isinstance(line, Malformed):
+                yield path, number, line
+            elif "schema" not in line:  # a row
+                rows.setdefault(line.get("key"), []).append(line)
+            elif line.get("kind") == CELL:
+                yield path, number, {**line, "rows": _last(rows.pop(line.get("key"), []), line.get("lines"))}
             else:
-                yield path, number, one
+                yield path, number, line
 
 
 def _last(rows: list[JsonObject], count: object) -> list[JsonObject]:
-    """The rows that a cell's line ends: those before them are of a cell whose own line was lost, and measured again.
+    """The last ``count`` rows, which belong to a cell's line.
+
+    Earlier rows of the same key are of a cell whose line was lost, and which was measured again.
 
     >>> _last([{"head": 0}, {"head": 0}], 1)
     [{'head': 0}]
@@ -217,7 +229,7 @@ def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
     while line := file.readline(LONGEST):
         number += 1
         end = line
-        while len(end) == LONGEST and not end.endswith(b"\n"):  # read on to the end of the line
+        while len(end) == LONGEST and not end.endswith(b"\n"):  # a longer line: read on to its end
             end = file.readline(LONGEST)
         if line.strip():
             yield number, line if end is line else None, not end.endswith(b"\n")
@@ -244,16 +256,17 @@ def _parsed(line: bytes | None) -> JsonObject | None:
     """A line as an object; None if it is malformed."""
     try:
         value = None if line is None else json.loads(line)
+        # a text of another program may control a terminal; plain ASCII cannot, and need not be searched
         if line is not None and (b"\\" in line or not line.isascii()):
-            value = printable_within(value)  # whoever wrote it
+            value = printable_within(value)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def _refusal(record: Fields) -> str:
-    """The reason why an object is not of this format; empty if it is."""
-    if "schema" not in record and isinstance(record.get("kind"), str):  # a row, whose cell has the schema
+    """The reason why an object is not of this format; empty if it is of it."""
+    if "schema" not in record and isinstance(record.get("kind"), str):  # a row; its cell has the schema
         return "" if isinstance(record.get("key"), str) else "this is no row: its key is no string"
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
@@ -263,14 +276,14 @@ def _refusal(record: Fields) -> str:
     return f"schema {schema} is newer than {SCHEMA}, which this version reads; upgrade" if schema > SCHEMA else ""
 
 
-LARGEST = 64 * MIB
+LARGEST = 64 * MIB  # size of a manifest
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
-    """The manifest of a folder, empty if there is none, and the fields of a wrong type, which are left out.
+    """The manifest of a folder, empty if there is none, and its fields of a wrong type, which are left out.
 
-    Each shard has its own manifest with the same plan and sources. Together they are one run, which is finished once
-    every shard is. A later run without shards takes their place.
+    Each shard has its own manifest with the same plan and sources. Together the shards are one run, which is finished
+    once every shard is finished. A later run without shards replaces them.
 
     Raises:
         UsageError: a file that is no manifest at all.
@@ -280,17 +293,18 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
     read = [(_read(path, malformed), path.stat().st_mtime_ns) for path in files if path.exists()]
     if not read:
         return {}, []
-    last, _ = max(read, key=lambda one: (one[0].get("start", ""), one[1]))  # the start is in whole seconds
+    # the start is in whole seconds; of equal starts the file that was written last is the last
+    last, _ = max(read, key=lambda manifest_and_time: (manifest_and_time[0].get("start", ""), manifest_and_time[1]))
     count = _count(last)
-    same = [one for one, _ in read if _count(one) == count]
-    return (last if count is None else _together(same, last, count)), malformed
+    same_run = [manifest for manifest, _ in read if _count(manifest) == count]
+    return (last if count is None else _together(same_run, last, count)), malformed
 
 
 def _together(shards: Sequence[Manifest], last: Manifest, count: int) -> Manifest:
-    """One manifest of the shards of a run: the last one's, with the status of all."""
-    finished = {one.get("shard") for one in shards if one.get("status") == "finished"}
+    """One manifest of the shards of a run: the last shard's, with the status of all shards."""
+    finished = {shard.get("shard") for shard in shards if shard.get("status") == "finished"}
     status = "finished" if len(finished) == count else f"finished in {len(finished)} of {count} shards"
-    others = {key for one in shards for key in one.get("other_settings") or ()}
+    others = {key for shard in shards for key in shard.get("other_settings") or ()}
     manifest: Manifest = {**last, "status": status}
     if others:
         manifest["other_settings"] = sorted(others)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ...run.cells import Cells
 
 
-def probabilities(text: str, what: str) -> tuple[float, ...]:
+def probabilities(text: str, called: str) -> tuple[float, ...]:
     """A list of probabilities above 0 and below 1, in rising order."""
-    values = positives(text, what)
+    values = positives(text, called)
     if values[-1] >= 1:
-        raise UsageError(f"{what}={values[-1]:g}: choose probabilities above 0 and below 1, such as 0.05")
+        raise UsageError(f"{called}={values[-1]:g}: choose probabilities above 0 and below 1, such as 0.05")
     return values
 
 

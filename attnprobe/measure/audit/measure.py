@@ -43,14 +43,15 @@ from ...run.sources import draft_plan, prepared
 from . import AuditRequest
 from .record import SHAPE
 
-ROUNDING = 128  # units of rounding below which a mean error is no bias
+ROUNDING = 128  # a mean error of up to so many units of rounding is no bias
 
 
 class Tally:
     """Counts exceedances of one method over repeats.
 
     Args:
-        reference: the exact side. epsilons, deltas: of the promises. confidence: of all verdicts of a statement.
+        reference: the exact output and its norms. epsilons, deltas: of the promises.
+        confidence: of all verdicts of a statement together.
         rows: whether each query is judged by itself. anytime: whether tests are valid at any time.
     """
 
@@ -79,14 +80,15 @@ class Tally:
         errors = self.reference.errors(approx, enough=max(self.epsilons))
         self.trials += 1
         lost = torch.zeros_like(self.lost)
-        for name, error in errors.items():
-            of_rows = error.ndim == 2
-            if of_rows and not self.rows:
+        for name, error in errors.items():  # (h,) or (h, n_q)
+            is_of_queries = error.ndim == 2
+            if is_of_queries and not self.rows:
                 error = over_heads(error, self.reference.sizes_of(name))
             finite = torch.isfinite(error).cpu()
             lost |= (~finite.flatten(1).all(1) if finite.ndim == 2 else ~finite).long()
             for epsilon in self.epsilons:
-                exceeds = (~(error <= epsilon)).cpu().long()  # what is not finite exceeds
+                # `not … <=`, so that NaN exceeds every ε
+                exceeds = (~(error <= epsilon)).cpu().long()
                 self._add(self._counts, (name, epsilon), exceeds)
         self.lost += lost
         self._add_moments(approx)
@@ -104,6 +106,7 @@ class Tally:
                 test = anytime_p_values if self.anytime else exact_p_values
                 p = test(counts, self.trials, delta)
                 before = self._p.get((name, epsilon, delta))
+                # a p-value that is valid at any time may be the least of all looks
                 if before is not None and self.anytime:
                     p = p.least(before)
                 self._p[name, epsilon, delta] = p
@@ -132,6 +135,7 @@ class Tally:
             adjusted = holm(normal_p_value(z))
             rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
             metrics["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
+            # the sample variance over repeats, from sums; rounding may take it below 0
             variance = (self._moments["row_square"] - self._moments["row_mean"] ** 2 / self.trials) / (self.trials - 1)
             spread = variance.clamp(min=0).sqrt()  # (h, n_q)
             metrics["normaliser_sd"] = spread.square().mean(-1).sqrt().numpy()
@@ -146,6 +150,7 @@ class Tally:
         return {name: _numbers(values) for name, values in metrics.items()}
 
     def _add(self, totals: dict[Any, Tensor], key: Any, values: Tensor) -> None:
+        """Add the values of one repeat to a sum over repeats."""
         totals[key] = totals[key] + values if key in totals else values.clone()
 
     def _bias(self, *names: str) -> tuple[np.ndarray, np.ndarray]:
@@ -175,6 +180,7 @@ class Tally:
             return
         for name, values in approx.sampling.known().items():
             values = values.double().cpu()
+            # of the probabilities of inclusion the least is kept; of other numbers, the sum for a mean
             if name == "inclusion" and name in self._stated:
                 self._stated[name] = torch.minimum(self._stated[name], values)
             else:
@@ -196,9 +202,9 @@ class Tally:
             "upper": _numbers(upper),
             "p_at_most": _numbers(of_head(holm(p.at_most)).min(1)),
             "p_above": _numbers(of_head(holm(p.above)).max(1)),
-            "verdict": [_of_head(some) for some in of_head(judged)],
-            "rows_violated": [int((some == VIOLATED).sum()) for some in of_head(judged)],
-            "rows_holding": [int((some == HOLDS).sum()) for some in of_head(judged)],
+            "verdict": [_of_head(verdicts_of_rows) for verdicts_of_rows in of_head(judged)],
+            "rows_violated": [int((verdicts_of_rows == VIOLATED).sum()) for verdicts_of_rows in of_head(judged)],
+            "rows_holding": [int((verdicts_of_rows == HOLDS).sum()) for verdicts_of_rows in of_head(judged)],
         }
         per = "head" if counts.ndim == 1 else "row"
         promise = {"quantity": quantity, "per": per, "epsilon": epsilon, "delta": delta}
@@ -214,19 +220,19 @@ class Tally:
 
 
 def _of_head(judged: np.ndarray) -> str:
-    """The verdict on a head from those on its rows: any violated row violates, all must hold to hold."""
+    """The verdict on a head from the verdicts on its rows: one violated row is enough, and all must hold."""
     if (judged == VIOLATED).any():
         return VIOLATED
     return HOLDS if (judged == HOLDS).all() else UNDECIDED
 
 
 def _numbers(values: Any) -> list[float | None]:
-    """Numbers of a record, null where they are not finite."""
+    """The numbers of a record: a number that is not finite is null."""
     return [float(value) if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64)]
 
 
 LOOK = 20  # repeats between two looks of a test that stops by itself
-SHOWN = 50  # repeats between two words on the progress
+SHOWN = 50  # repeats between two reports of progress
 
 
 class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
@@ -238,8 +244,9 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
 
     def __init__(self, request: AuditRequest, notify: Callable[[str], None], timings: Timings) -> None:
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
-        if all("deterministic" in method.entry.tags for method in parts[0][1].methods):
-            names = ", ".join(method.label for method in parts[0][1].methods)
+        _, plan = parts[0]  # the plans of all sources have the same methods
+        if all("deterministic" in method.entry.tags for method in plan.methods):
+            names = ", ".join(method.label for method in plan.methods)
             raise UsageError(f"{names}: nothing is random, so there is no probability to test; see attnprobe error")
         super().__init__(request, parts, partial(_cells, request))
         self._reference: tuple[QKV, GuaranteeReference] | None = None
@@ -263,7 +270,7 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
         work += heads * REPEAT + self.request.matrix * norms
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
-    def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan, request = self.plan_of(place), self.request
         assert cell.request is not None
         if (why := refused(cell.request, plan.target, inputs.n_k, cell.d)) is not None:
@@ -301,6 +308,7 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
             result |= {"status": "diverged", "reason": f"not finite in {tally.trials} repeats: {counts}"}
 
     def _exact(self, inputs: QKV, target: str) -> GuaranteeReference:
+        """The reference of the inputs, which is kept for the next cells of the same place."""
         if self._reference is None or self._reference[0] is not inputs:
             self._reference = inputs, GuaranteeReference(inputs.compressed(), target, self.request.matrix)
         return self._reference[1]

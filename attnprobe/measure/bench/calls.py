@@ -78,11 +78,11 @@ def differentiated(work: Work, qkv: QKV) -> str:
         grads = work.call(qkv)()
     except RuntimeError as error:
         raise Unsupported(f"does not differentiate: {first_line(message(error))[:160]}") from error
-    return "".join(axis for axis, one in zip("QKV", grads, strict=True) if one is not None)
+    return "".join(name for name, gradient in zip("QKV", grads, strict=True) if gradient is not None)
 
 
 def save_inputs(path: Path, qkv: QKV) -> None:
-    """Write a `QKV` with all its fields but the block to a file that `load_call` reads."""
+    """Write a `QKV`, without its block, to a file that `load_call` reads in another process."""
     facts = {name: _on_cpu(part) for name, part in qkv.parts().items()}
     label = {name: qkv.label[name] for name in ("layer", "window", "rope") if name in qkv.label}
     torch.save({**facts, "label": label, "block": None}, path)

@@ -53,7 +53,7 @@ EXACT_COST = "2 n² p"
 
 @dataclass(frozen=True)
 class BenchCell:
-    """One method, or exact attention (``request`` None), at one budget, length and layer."""
+    """One method at one budget, length and layer; without a ``request``, exact attention."""
 
     key: str
     request: MethodRequest | None
@@ -71,6 +71,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     if request.quadratic_n < 2:
         raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
     methods, d = tuple(parse_methods(request.methods, request.target)), request.d
+    # random inputs have any length; a model or a file sets the length and the heads
     if request.inputs == "random":
         source = RandomSource(request.heads, request.p, request.source.device, request.source.dtype)
     else:
@@ -82,45 +83,46 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     heads = None if request.head == "all" else heads_of(request.head, source)
     refuse_endless(len(methods) * len(n) * len(d) * len(layers))
     reasons = [
-        unsupported_reason(request, one, length, budget)
-        for one in methods
+        unsupported_reason(request, method, length, budget)
+        for method in methods
         for length in n
-        for budget in budgets_of(one, d)
+        for budget in budgets_of(method, d)
     ]
     if None not in reasons:
         raise UsageError(reasons[0])
     return source, ErrorPlan(methods, n, d, layers, heads)
 
 
-def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int | None) -> str | None:
-    """Why a method is not called at n; None if it is."""
-    why = refused(one, request.target, n, d)
-    cost = one.entry.cost
+def unsupported_reason(request: BenchRequest, method: MethodRequest, n: int, d: int | None) -> str | None:
+    """The reason why a method is not called at n; None if it is called."""
+    reason = refused(method, request.target, n, d)
+    cost = method.entry.cost
     longest = request.quadratic_n // 4 if "n³" in cost else request.quadratic_n
-    if why is None and n > longest and is_quadratic(cost):
-        return f"{one.label} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
-    return why
+    if reason is None and n > longest and is_quadratic(cost):
+        return f"{method.label} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
+    return reason
 
 
 def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Place, list[BenchCell]]:
     """The cells of every length and layer in their order: exact attention, V-Mean, then every method and budget."""
-    facts, where = identity_facts(source.facts), machine(str(source.device))
-    vmean = MethodRequest("vmean", requested=False)
-    methods = [None, *(() if any(one.name == "vmean" for one in plan.methods) else (vmean,)), *plan.methods]
+    facts, this_machine = identity_facts(source.facts), machine(str(source.device))
+    methods: list[MethodRequest | None] = [None, *plan.methods]  # None is exact attention
+    if not any(method.name == "vmean" for method in plan.methods):
+        methods.insert(1, MethodRequest("vmean", requested=False))
 
-    def cell(one: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
+    def cell(method: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
         work = Work(
-            EXACT if one is None else one.name,
+            EXACT if method is None else method.name,
             d,
-            dict(one.options) if one else {},
+            dict(method.options) if method else {},
             request.target,
             request.seed,
             request.backward,
-            one and one.sha256,
+            method and method.sha256,
         )
         key = cell_key(
             command="bench",
-            **({"method": EXACT, "options": {}} if one is None else method_identity(one)),
+            **({"method": EXACT, "options": {}} if method is None else method_identity(method)),
             target=work.target,
             source=facts,
             n=n,
@@ -133,12 +135,14 @@ def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Pla
             memory=request.memory,
             errors=request.with_errors,
             quadratic_n=request.quadratic_n,
-            machine=where,
+            machine=this_machine,  # times of another machine are other cells
         )
-        return BenchCell(key, one, n, d, work)
+        return BenchCell(key, method, n, d, work)
 
     return {
-        Place(0, Group(n, 0), layer): [cell(one, n, layer, d) for one in methods for d in budgets_of(one, plan.d)]
+        Place(0, Group(n, 0), layer): [
+            cell(method, n, layer, d) for method in methods for d in budgets_of(method, plan.d)
+        ]
         for n in plan.n
         for layer in plan.layers
     }
@@ -163,7 +167,7 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
     def plan(self) -> dict[str, Any]:
         plan = self.planned
         return {
-            "methods": [method_entry(m) for m in plan.methods],
+            "methods": [method_entry(method) for method in plan.methods],
             **{name: getattr(plan, name) for name in ("n", "d", "layers", "heads")},
             "seed": self.request.seed,
         }
@@ -199,7 +203,7 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
         return 0.0
 
     def work(self, place: Place, cell: BenchCell) -> Cost:
-        """A cell is called once for each round, and thrice before and after them, unless its method is not called."""
+        """The calls of a cell: one for each round, and three before and after. Unsupported cells have no call."""
         n, method = place.group.n, cell.request
         if method is not None and unsupported_reason(self.request, method, n, cell.d) is not None:
             return 0.0, 0.0
@@ -222,14 +226,18 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
 
 
 class _Once:
-    """Wraps a call. After its first error it stores the error and does nothing, so that other calls are still timed."""
+    """Wraps a call that may raise: the first error is stored, and later calls do nothing.
+
+    So the calls of other cells, which take turns with it, are still timed.
+    """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.error = call, None
 
     def __call__(self) -> None:
         if self.error is None:
-            try:  # not an `attempt`, whose own time would be a part of short calls
+            # no `attempt`: its own time would count in short calls
+            try:
                 self.call()
             except KeyboardInterrupt:
                 raise
@@ -256,48 +264,53 @@ class _Bench:
         self.cells.show(f"n={self.qkv.n_q} {label}", begun)
 
     def measure(self, cells: list[BenchCell]) -> dict[str, Result]:
+        """The results of the cells, by key: a first call of each, then rounds in which they take turns, then memory."""
         conditions = {"load": round(os.getloadavg()[0], 2), "clock_mhz": clock_mhz()}
-        every = {cell.key: {**conditions, **self._tried(cell)} for cell in cells}
-        called = [cell for cell in cells if every[cell.key].get("status") not in ("skipped", "failed")]
+        results = {cell.key: {**conditions, **self._tried(cell)} for cell in cells}
+        called = [cell for cell in cells if results[cell.key].get("status") not in ("skipped", "failed")]
         if not called:
-            return every
+            return results
         timed = {cell.key: _Once(cell.work.call(self.qkv)) for cell in called}
+        # called in every round, also if its own cell is finished already: ratios need it
         exact = _Once(Work(EXACT, backward=self.request.backward).call(self.qkv))
         names = {cell.key: title(cell) for cell in called} | {"exact": EXACT}
         total = len(names) * (self.request.rounds + 1)
         memory = PROCESS * self.request.memory
-        calls = {cell.key: 1 - memory / self.cells.work(self.place, cell)[0] for cell in called}
+        # the share of the calls in the work of a cell; the rest is the measurement of its memory
+        shares = {cell.key: 1 - memory / self.cells.work(self.place, cell)[0] for cell in called}
 
-        def show(at: int, key: str) -> None:
-            begun = {name: at / total * share for name, share in calls.items()}
-            self.show(f"{names[key]}, call {at + 1} of {total}", begun)
+        def show(number: int, key: str) -> None:
+            begun = {name: number / total * share for name, share in shares.items()}
+            self.show(f"{names[key]}, call {number + 1} of {total}", begun)
 
         seconds = interleaved({"exact": exact, **timed}, self.request.rounds, self.qkv.device, show)
         with attempt() as tried:
             exact.check()
-        beside = seconds["exact"] if tried.ok else [None] * self.request.rounds
+        exact_seconds = seconds["exact"] if tried.ok else [None] * self.request.rounds
         finished: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as folder:
             if self.request.memory:
                 save_inputs(Path(folder) / "qkv.pt", self.qkv)
             for cell in called:
-                result = every[cell.key]
+                result = results[cell.key]
                 with attempt() as tried:
                     timed[cell.key].check()
                 if not tried.ok:
                     result |= tried.state
                     continue
-                rounds = _rounds(cell, seconds[cell.key], beside)
+                rounds = _rounds(cell, seconds[cell.key], exact_seconds)
                 result |= {"seconds": median(row["seconds"] for row in rounds), "rows": [*rounds, *result["rows"]]}
                 if self.request.memory:
                     self.show(f"memory of {title(cell)}", finished)
                     self._peak(cell, str(Path(folder) / "qkv.pt"), result)
                     finished[cell.key] = 1.0
-        return every
+        return results
 
     def _peak(self, cell: BenchCell, path: str, result: Result) -> None:
+        """Measure the peak memory of a call in a process of its own."""
         device = str(self.qkv.device)
-        with attempt() as tried:  # the system may have killed the process; the times stay
+        # the system may kill that process; then the times stay without a peak
+        with attempt() as tried:
             result["peak_bytes"] = peak_bytes(load_call, path, cell.work, device, device=device)
         if not tried.ok:
             result["reason"] = f"no peak memory: {tried.reason}"
@@ -316,6 +329,7 @@ class _Bench:
                 flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
                 if cell.request is None:
                     result["kernel"] = "own" if fused_output(self.qkv.compressed()) is None else "fused"
+            # products of the gradient are counted with those of the output
             if cell.work.backward:
                 result["gradient_of"] = differentiated(cell.work, self.qkv)
                 flops = counted_flops(cell.work.call(self.qkv))
@@ -333,7 +347,7 @@ class _Bench:
         return None if products is None else 2 * self.qkv.h * products
 
     def _stored_bits(self, cell: BenchCell) -> float | None:
-        """The bits of a number of a cache of all tokens in 16 bits; None of methods that are no cache."""
+        """The mean bits of a number in the cache, over all tokens; None for a method that is no cache."""
         tokens, k, v = self.qkv.n_k, self.qkv.p, self.qkv.p_v
         stored = Storage()
         if cell.request is not None:
@@ -345,6 +359,7 @@ class _Bench:
         return stored.bits(kept, k=k, v=v, own=CACHE_BITS) / (tokens * (k + v))
 
     def _numbers(self, cell: BenchCell, approx: Any) -> dict[str, list[float]]:
+        """The numbers of each head besides times: entries, diagnostics, errors, stored bits."""
         bits = self._stored_bits(cell)
         stored = {} if bits is None else {"stored_bits": [bits] * self.qkv.h}
         if cell.request is None:
@@ -361,17 +376,19 @@ class _Bench:
 
 
 def _rounds(cell: BenchCell, seconds: Sequence[float], exact: Sequence[float | None]) -> list[Result]:
-    """A row for each round: the cell's time, and that of exact attention, which the ratio is over.
+    """A row for each round: the cell's time, the time of exact attention, and their ratio.
 
-    Exact attention is called twice in a round. The time that ratios are over is that of its own cell, and the other one
-    is ``repeated_seconds``: how far they differ is the noise of the machine.
+    Args:
+        seconds: of the calls of the cell. exact: of the calls of exact attention in the same rounds; None if it failed.
     """
     rows: list[Result] = []
-    for number, (own, over) in enumerate(zip(seconds, exact, strict=True)):
+    for number, (own, of_exact) in enumerate(zip(seconds, exact, strict=True)):
         repeated = {}
-        if cell.request is None and over is not None:
-            own, repeated = over, {"repeated_seconds": own}
-        ratio = own / over if over else None
-        times = {"seconds": own, "exact_seconds": over, "ratio_to_exact": ratio, **repeated}
+        if cell.request is None and of_exact is not None:
+            # the cell of exact attention is a second call in each round: it has the first call's time, and how far the
+            # second differs is the noise of the machine
+            own, repeated = of_exact, {"repeated_seconds": own}
+        ratio = own / of_exact if of_exact else None
+        times = {"seconds": own, "exact_seconds": of_exact, "ratio_to_exact": ratio, **repeated}
         rows.append({"kind": "time", "round": number, **times})
     return rows

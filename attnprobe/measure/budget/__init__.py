@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ...frame.rows import RowTypes
     from ...run.cells import Cells
 
-LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
+# the metrics that --metric may name
+LIMITED = tuple(metric.name for metric in ERROR if metric.name.startswith(("output_", "residual_", "matrix_")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ...operators.linalg.exceedance import clopper_pearson
 
-Errors = Mapping[int, tuple[float, ...]]  # by head: one error for each seed, in rising order; no entry where refused
-NEIGHBOURS = 2  # further budgets that are tried above the smallest that succeeds
+# by head: an error for each seed, in rising order; a head that does not support the budget has no entry
+Errors = Mapping[int, tuple[float, ...]]
+NEIGHBOURS = 2  # budgets that are tried above the smallest budget that succeeds
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,13 @@ class HeadBudget:
     A budget succeeds if enough seeds have an error of at most ε; otherwise it fails.
 
     Attributes:
-        d: the smallest budget tried that succeeds; None if none does.
-        below: the largest budget tried below ``d``, which fails; the largest tried at all if ``d`` is None.
+        d: the smallest budget tried that succeeds; None if every budget tried fails.
+        below: the largest budget tried below ``d``, which fails. Without ``d``, the largest budget tried.
         error: the error at ``d`` that enough seeds do not exceed: the k-th smallest, with k of `seeds_needed`.
         held, seeds: the number of seeds with an error of at most ε at ``d``, and the number of all seeds.
         interval: the exact 95 % interval of the probability of an error of at most ε; None without randomness.
-        fails_at: budgets tried above ``d`` that fail: the error does not fall with the budget.
-        holds_from: the smallest budget tried from which on every budget tried succeeds.
+        fails_at: budgets tried above ``d`` that fail, which shows that the error does not fall with the budget.
+        holds_from: the smallest budget tried at which, and above which, every budget tried succeeds.
     """
 
     head: int
@@ -71,7 +72,40 @@ def seeds_needed(seeds: int, delta: float) -> int:
     >>> seeds_needed(20, 0.1), seeds_needed(1, 0.1), seeds_needed(7, 0.25)
     (18, 1, 6)
     """
-    return max(1, math.ceil((1 - delta) * seeds - 1e-9))  # 10 (1 - 0.7) is above 3 in binary
+    # the subtrahend, because 10 (1 - 0.7) is above 3 in binary
+    return max(1, math.ceil((1 - delta) * seeds - 1e-9))
+
+
+class _Tried:
+    """The errors of all budgets that were tried, and the budgets that heads do not support.
+
+    Args:
+        ask: the errors of some heads at a budget, without heads that do not support it.
+        needed: the number of seeds that must succeed.
+    """
+
+    def __init__(self, ask: Callable[[int, Sequence[int]], Errors], heads: Sequence[int], needed: int) -> None:
+        self.ask, self.heads, self.needed = ask, heads, needed
+        self.errors: dict[int, dict[int, tuple[float, ...]]] = {}  # of the seeds, by budget and head
+        self.unsupported: dict[int, set[int]] = {head: set() for head in heads}
+
+    def try_all(self, budgets: Iterable[tuple[int, int]]) -> None:
+        """Try budgets with heads, ``(d, head)``; heads with the same budget share a run."""
+        heads_of: dict[int, list[int]] = {}
+        for d, head in sorted(set(budgets)):
+            if head not in self.errors.get(d, ()):
+                heads_of.setdefault(d, []).append(head)
+        for d, asked in heads_of.items():
+            errors = self.ask(d, [head for head in self.heads if head in asked])
+            for head in asked:
+                if head in errors:
+                    self.errors.setdefault(d, {})[head] = errors[head]
+                else:
+                    self.unsupported[head].add(d)
+
+    def of(self, head: int) -> dict[int, float]:
+        """The error of a head at each budget tried, in rising order of budgets: the one that enough seeds keep to."""
+        return {d: self.errors[d][head][self.needed - 1] for d in sorted(self.errors) if head in self.errors[d]}
 
 
 def search(
@@ -98,56 +132,43 @@ def search(
         ask: the errors of some heads at a budget, without heads that do not support it.
         needed: the number of seeds that must succeed. random: whether the result varies with the seed.
     """
-    tried: dict[int, dict[int, tuple[float, ...]]] = {}
-    missing: dict[int, set[int]] = {head: set() for head in heads}  # budgets that a head does not support
-
-    def try_all(next_budgets: Iterable[tuple[int, int]]) -> None:
-        groups: dict[int, list[int]] = {}
-        for d, head in sorted(set(next_budgets)):
-            if head not in tried.get(d, ()):
-                groups.setdefault(d, []).append(head)
-        for d, columns in groups.items():
-            errors = ask(d, [head for head in heads if head in columns])
-            for head in columns:
-                if head in errors:
-                    tried.setdefault(d, {})[head] = errors[head]
-                else:
-                    missing[head].add(d)
-
-    def of(head: int) -> dict[int, float]:
-        return {d: tried[d][head][needed - 1] for d in sorted(tried) if head in tried[d]}
-
+    tried = _Tried(ask, heads, needed)
     fine = fine_budgets(least, most, resolution)
-    try_all((d, head) for d in (fine if scan else coarse_budgets(least, most)) for head in heads)
+    tried.try_all((d, head) for d in (fine if scan else coarse_budgets(least, most)) for head in heads)
     goals = [(epsilon, head) for epsilon in epsilons for head in heads]
+    # one step of the bisection of every goal, until no goal has a budget left between failure and success
     while next_budgets := [
-        (d, head) for epsilon, head in goals if (d := _next(of(head), fine, missing[head], epsilon)) is not None
+        (d, head)
+        for epsilon, head in goals
+        if (d := _next(tried.of(head), fine, tried.unsupported[head], epsilon)) is not None
     ]:
-        try_all(next_budgets)
-    try_all((d, head) for epsilon, head in goals for d in _above(of(head), fine, missing[head], epsilon))
-    head_budgets = [_head_budget(head, epsilon, of(head), tried, random) for epsilon, head in goals]
-    return head_budgets, {d: tried[d] for d in sorted(tried)}
+        tried.try_all(next_budgets)
+    tried.try_all(
+        (d, head) for epsilon, head in goals for d in _above(tried.of(head), fine, tried.unsupported[head], epsilon)
+    )
+    head_budgets = [_head_budget(head, epsilon, tried.of(head), tried.errors, random) for epsilon, head in goals]
+    return head_budgets, {d: tried.errors[d] for d in sorted(tried.errors)}
 
 
 def _reached(errors: Mapping[int, float], epsilon: float) -> tuple[int | None, int | None]:
-    """The smallest budget that succeeds and the largest tried below it; the largest tried if none succeeds."""
+    """The smallest budget that succeeds, and the largest budget tried below it. Without success, the largest tried."""
     d = next((d for d, error in errors.items() if error <= epsilon), None)
     return d, max((other for other in errors if d is None or other < d), default=None)
 
 
-def _next(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], epsilon: float) -> int | None:
-    """The middle budget between failure and success; None if none is left."""
+def _next(errors: Mapping[int, float], fine: Sequence[int], unsupported: set[int], epsilon: float) -> int | None:
+    """The middle budget between failure and success; None if no budget is left there."""
     d, below = _reached(errors, epsilon)
     if d is None:
         return None
-    between = [x for x in fine if (below is None or below < x) and x < d and x not in missing]
+    between = [x for x in fine if (below is None or below < x) and x < d and x not in unsupported]
     return between[(len(between) - 1) // 2] if between else None
 
 
-def _above(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], epsilon: float) -> list[int]:
+def _above(errors: Mapping[int, float], fine: Sequence[int], unsupported: set[int], epsilon: float) -> list[int]:
     """The neighbours above the smallest budget that succeeds."""
     d, _ = _reached(errors, epsilon)
-    return [] if d is None else [x for x in fine if x > d and x not in missing][:NEIGHBOURS]
+    return [] if d is None else [x for x in fine if x > d and x not in unsupported][:NEIGHBOURS]
 
 
 def _head_budget(
@@ -159,6 +180,7 @@ def _head_budget(
         return HeadBudget(head, epsilon, None, below, seeds=seeds)
     seeds = tried[d][head]
     held = sum(error <= epsilon for error in seeds)
+    # `not … <=`, so that NaN fails
     fails_at = tuple(x for x, error in errors.items() if x > d and not error <= epsilon)
     holds_from = next((x for x in errors if x > max(fails_at)), None) if fails_at else d
     interval = clopper_pearson(held, len(seeds)) if random else None

@@ -23,41 +23,43 @@ TAGS: dict[str, Callable[[Any], str]] = {  # the parts of file names
 def files_of(cells: Sequence[Fields]) -> dict[str, dict[str, Any]]:
     """The contents of each ``budgets-METHOD.json``, by name: the d of every layer and head for one method and ε.
 
-    A head has the largest d over windows, or null if one window has none. If a run has several files of a method, their
-    names also contain what they differ in: ε, n, target, metric, source.
+    A head has the largest d over windows, or null if one window has no d. If a run has several files of a method, their
+    names also contain the facts that differ: ε, n, target, metric, source.
     """
     labels = source_labels(cells)
-    rows = [
-        {**cell, **row, "facts": cell["source"], "source": labels[identity(cell["source"])]}
+    # each row with the fields of its cell, so that a file needs no cells
+    heads = [
+        {**cell, **head, "facts": cell["source"], "source": labels[identity(cell["source"])]}
         for cell in cells
-        for row in cell["rows"]
-        if row["kind"] == "head"
+        for head in cell["rows"]
+        if head["kind"] == "head"
     ]
-    varying = [name for name in TAGS if len({row[name] for row in rows}) > 1]
+    varying = [name for name in TAGS if len({head[name] for head in heads}) > 1]
     files = {}
-    for group in _groups(rows, "method", "options", *TAGS):
+    for group in _groups(heads, "method", "options", *TAGS):
         tags = "".join(file_tag(TAGS[name](group[0][name])) for name in varying)
         files[f"budgets{file_tag(method_label(group[0]))}{tags}.json"] = _file(group)
     return files
 
 
-def _groups(rows: Sequence[Fields], *names: str) -> list[list[Fields]]:
+def _groups(heads: Sequence[Fields], *names: str) -> list[list[Fields]]:
     """The rows with the same values of these fields, in the order of their first appearance."""
     groups: dict[tuple[Any, ...], list[Fields]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row.get(name) for name in names), []).append(row)
+    for head in heads:
+        groups.setdefault(tuple(head.get(name) for name in names), []).append(head)
     return [*groups.values()]
 
 
 def _file(group: Sequence[Fields]) -> dict[str, Any]:
+    """The contents of one file, from the rows of its heads in all windows."""
     first = group[0]
-    heads = []
-    for rows in sorted(_groups(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
-        d = max(float(row["found"]) for row in rows)
-        known = math.isfinite(d)
-        sure = not any(row["fails"] for row in rows) if known else None
-        place = {name: rows[0][name] for name in ("layer", "head")}
-        heads.append({**place, "d": int(d) if known else None, "no_counterexample": sure})
+    budgets = []
+    for windows in sorted(_groups(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
+        d = max(float(window["found"]) for window in windows)
+        is_found = math.isfinite(d)  # infinite if no budget up to the largest is enough in some window
+        sure = not any(window["fails"] for window in windows) if is_found else None
+        head = {name: windows[0][name] for name in ("layer", "head")}
+        budgets.append({**head, "d": int(d) if is_found else None, "no_counterexample": sure})
     contents = {
         "schema": SCHEMA,
         "method": first["method"],
@@ -67,10 +69,10 @@ def _file(group: Sequence[Fields]) -> dict[str, Any]:
         "target": first["target"],
         "scale_inputs": scale_of(first["facts"]),
         **{name: first[name] for name in ("delta", "seeds", "needed")},
-        "windows": len({row["window"] for row in group}),
+        "windows": len({head["window"] for head in group}),
         "resolution": first["resolution"],
         "d_max": first["most"],
-        "budgets": heads,
+        "budgets": budgets,
     }
     file = first.get("method_file")
     return contents | ({"method_sha256": file["sha256"]} if file else {})

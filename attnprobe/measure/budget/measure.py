@@ -34,10 +34,10 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
         names = ("metric", "delta", "d_min", "d_max", "resolution", "scan", "target", "tol")
-        asked = {name: getattr(request, name) for name in names}
+        settings = {name: getattr(request, name) for name in names}
         seeds = range(request.seed, request.seed + request.repeats)
-        self.question = question = Question(epsilons=request.epsilon, seeds=seeds, **asked)
-        if request.n is not None:
+        self.question = question = Question(epsilons=request.epsilon, seeds=seeds, **settings)
+        if request.n is not None:  # before a model is opened
             _refuse_impossible(question, parse_methods(request.methods, request.target), request.n)
         plan = replace(draft_plan(request), repeats=request.repeats)
         parts = prepared(request, plan, notify, timings, refuse=False)
@@ -86,21 +86,21 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
         except Unsupported:
             return []
 
-    def one(self, place: Place, cell: Cell, inputs: QKV, result: Result) -> None:
-        at, done = "", 0.0
-        usual = self.work(place, cell)[0]
+    def measure_cell(self, place: Place, cell: Cell, inputs: QKV, result: Result) -> None:
+        current, done = "", 0.0  # the budget that is tried, and the work of those before it
+        expected = self.work(place, cell)[0]
 
         def show(d: int, heads: int) -> None:
-            nonlocal at, done
-            at = f"at d={d} of {heads} head{'s' * (heads != 1)}"
-            self.show(f"{self.label(place, cell)} {at[3:]}", {cell.key: min(done / max(usual, 1.0), 1.0)})
+            nonlocal current, done
+            current = f"d={d} of {heads} {'head' if heads == 1 else 'heads'}"
+            self.show(f"{self.label(place, cell)} {current}", {cell.key: min(done / max(expected, 1.0), 1.0)})
             done += self._run(place, cell, d, heads)[0]
 
         try:
             result |= _record(search_budgets(self.question, cell.request, inputs, show), inputs)
         except BaseException as error:
-            if at:
-                error.add_note(at)
+            if current:
+                error.add_note(f"at {current}")
             raise
 
 
@@ -141,6 +141,7 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
 
 
 def _record(search: BudgetSearch, qkv: QKV) -> Result:
+    """The measured fields of a cell: the budgets of heads, and all trials."""
     rows = [row for head in search.heads for row in _of_head(search, head)]
     rows += [row for d, errors in search.tried.items() for row in _trials(d, errors, search.needed)]
     rows += [{"kind": "trial", "head": None, "d": d, "refused": why} for d, why in sorted(search.refused.items())]
@@ -159,14 +160,14 @@ def _record(search: BudgetSearch, qkv: QKV) -> Result:
 def _of_head(search: BudgetSearch, found: HeadBudget) -> Iterator[JsonObject]:
     """The row of a head and ε, and one for each larger budget that fails."""
     low, high = found.interval or (None, None)
-    place = {"head": found.head, "epsilon": found.epsilon}
+    goal = {"head": found.head, "epsilon": found.epsilon}
     d = math.inf if found.d is None else found.d
     known = {name: getattr(found, name) for name in ("below", "error", "held", "holds_from")}
-    yield {"kind": HEAD, **place, "found": d, "fails": len(found.fails_at), **known, "lower": low, "upper": high}
+    yield {"kind": HEAD, **goal, "found": d, "fails": len(found.fails_at), **known, "lower": low, "upper": high}
     for fails in found.fails_at:
         error = search.tried[fails][found.head][search.needed - 1]
         above = {"d": fails, "error": error, "found": d, "holds_from": found.holds_from}
-        yield {"kind": "counterexample", **place, **above}
+        yield {"kind": "counterexample", **goal, **above}
 
 
 def _trials(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> list[JsonObject]:

@@ -25,16 +25,17 @@ from ...run.plan import HELD, MOST_SHARED, MethodRequest
 from . import LIMITED
 from .bisect import Errors, HeadBudget, search, seeds_needed
 
+# the defaults of a search
 METRIC = "output_frobenius_relative"
 D_MIN = 8
 RESOLUTION = 1.05
 RESIDUAL = "residual_error"
-CERTIFIED = ("matrix_spectral", "matrix_spectral_relative")  # judged by the upper end of their interval
+CERTIFIED = ("matrix_spectral", "matrix_spectral_relative")  # metrics with an interval, whose upper end is judged
 
 
 @dataclass(frozen=True)
 class Question:
-    """The question of a search; see `budgets` for the fields. ``tol`` is the width of matrix errors' intervals."""
+    """The question of a search, with the fields of `budgets`; ``tol`` is the width of intervals of matrix errors."""
 
     epsilons: tuple[float, ...] = (0.1,)
     metric: str = METRIC
@@ -64,11 +65,11 @@ class Question:
             raise UsageError("no seeds; a random method needs at least one")
 
     def seeds_of(self, method: str | Method) -> range:
-        """The seeds that a method is run with; one seed if it draws nothing."""
+        """The seeds of a method's runs; one seed if the method draws nothing."""
         return self.seeds[:1] if "deterministic" in get(method).tags else self.seeds
 
     def range_of(self, method: str | Method, n_q: int, n_k: int) -> tuple[int, int]:
-        """The smallest and the largest budget that a method is tried with."""
+        """The smallest and the largest budget of a search for a method."""
         entry = get(method)
         if self.target not in entry.targets:
             raise Unsupported(f"{entry.name} does not take target={self.target}; it takes {', '.join(entry.targets)}")
@@ -92,7 +93,7 @@ class BudgetSearch:
         tried: errors by budget and head, one for each seed in rising order; infinite if an output is not finite.
         refused: why some heads do not support a budget, by budget.
         needed, seeds: the number of seeds that must have an error of at most ε, and the number of all seeds.
-        least, most: the range of budgets that was searched.
+        least, most: the smallest and the largest budget of the search.
     """
 
     heads: tuple[HeadBudget, ...]
@@ -128,20 +129,21 @@ def budgets(
     this: the powers of two and their three halves up to ``d_max``, and the two budgets next to the result.
 
     Args:
-        qkv: Q, K and V, (h, n, p). method: a registered name; ``options`` are its own.
-        epsilon: one bound of the error or several, in the units of ``metric``. All share their runs.
-        metric: of `output_errors` or `matrix_errors`, or ``residual_error``, see `residual_errors`, of inputs that a
-            source with a model gave. The error of ``output_cosine_min`` is 1 minus the cosine. The
-            spectral norm of a matrix is the upper end of its certified interval.
-        delta: the share of seeds that may exceed ε. seeds: of a random method; a deterministic one runs once.
-        d_min, d_max: the range; None is n/2, from where on the ``2 d n`` entries are n² or more.
+        qkv: Q, K and V, (h, n, p). method: a registered name. options: of the method.
+        epsilon: one or several bounds of the error, in the units of ``metric``. All bounds share their runs.
+        metric: of `output_errors` or `matrix_errors`; or ``residual_error`` (see `residual_errors`), if Q, K and V are
+            of a model. The error of ``output_cosine_min`` is 1 minus the cosine. The spectral norm of a matrix is the
+            upper end of its certified interval.
+        delta: the share of seeds that may exceed ε. seeds: of a random method; a deterministic method runs once.
+        d_min, d_max: the smallest and the largest budget. By default the largest is n/2: from there on, an operator's
+            ``2 d n`` entries are at least n².
         resolution: from 1 (every budget) to 2. scan: try every budget of the grid instead of bisecting.
         target: the exact matrix, ``softmax`` or ``gaussian``.
 
     Returns:
         `BudgetSearch`: for each ε and head ``d`` (None if no budget up to ``d_max`` reaches ε), the error there, the
-        number of seeds that hold with the exact 95 % interval of their share, and ``fails_at``, the larger
-        budgets whose error exceeds ε. Lists of floats on the CPU.
+        number of seeds with an error of at most ε, the exact 95 % interval of their share, and ``fails_at``, the
+        larger budgets whose error exceeds ε. Errors are floats.
 
     The seeds are the only randomness. Cost: a run of the method and of the metric for every seed at each budget. About
     ``2 log₂(d_max / d_min)`` budgets are run with all heads, then a few with the heads that need them.
@@ -168,7 +170,7 @@ def search_budgets(
     """`budgets` for a question and a method with checked options.
 
     Args:
-        show: called before each budget with it and the number of heads.
+        show: called before each run with the budget and the number of heads.
     """
     inner = qkv.compressed()
     least, most = question.range_of(request.entry, inner.n_q, inner.n_k)
@@ -222,27 +224,29 @@ class _Errors:
         try:
             values = self._matrices(d, part) if self.reference is None else self._outputs(d, part, self.reference)
         except Unsupported as error:
-            if len(heads) > 1 and not joint:
-                return {head: value for one in heads for head, value in self._of(d, [one]).items()}
+            if len(heads) > 1 and not joint:  # head by head: other heads may support the budget
+                return {head: errors for alone in heads for head, errors in self._of(d, [alone]).items()}
             self.refused.setdefault(d, message(error))
             return {}
         values = torch.nan_to_num(values.double().cpu(), nan=math.inf).sort(0).values  # (seeds, h)
-        errors = {head: tuple(column.tolist()) for head, column in zip(part.heads, values.T, strict=True)}
+        errors = {head: tuple(of_head.tolist()) for head, of_head in zip(part.heads, values.T, strict=True)}
         return {head: errors[head] for head in heads}
 
     def _run(self, d: int, part: QKV, seed: int) -> Approximation:
+        """A run of the method on some heads."""
         options = {"seed": seed, "target": self.question.target, **self.request.options}
         return with_smaller_blocks(approximate, self.request.entry, part, d, **options)
 
     def _outputs(self, d: int, part: QKV, reference: ExactOutput) -> Tensor:
         """Output errors, (seeds, h)."""
-        rows = [self.qkv.heads.index(head) for head in part.heads]
+        indices = [self.qkv.heads.index(head) for head in part.heads]
         if self.question.metric == RESIDUAL:
             assert part.block is not None  # checked before the search
-            gaps = (self._run(d, part, seed).output.double() - reference.output[rows] for seed in self.seeds)
+            gaps = (self._run(d, part, seed).output.double() - reference.output[indices] for seed in self.seeds)
             return torch.stack([head_residuals(gap, part.block, part.heads).mean(-1) for gap in gaps])
         spectral, frobenius = reference.norms
-        reference = ExactOutput(reference.output[rows], (spectral[rows], frobenius[rows]), reference.row_sizes[rows])
+        norms = spectral[indices], frobenius[indices]
+        reference = ExactOutput(reference.output[indices], norms, reference.row_sizes[indices])
         name = self.question.metric
         errors = torch.stack([output_errors(reference, self._run(d, part, seed), part)[name] for seed in self.seeds])
         return METRICS[name].cost(errors)
@@ -250,15 +254,15 @@ class _Errors:
     def _matrices(self, d: int, part: QKV) -> Tensor:
         """Matrix errors, (seeds, h). As many seeds as fit into memory share the passes over the exact matrix."""
         name = self.question.metric + ("_upper" if self.question.metric in CERTIFIED else "")
-        size = part.h * d * (part.n_q + part.n_k + d) * part.q.element_size()
-        step, errors = max(1, min(MOST_SHARED, HELD // size)), []
-        for first in range(0, len(self.seeds), step):
-            operators = [self._run(d, part, seed).operator for seed in self.seeds[first : first + step]]
+        size = part.h * d * (part.n_q + part.n_k + d) * part.q.element_size()  # bytes of an operator
+        count, errors = max(1, min(MOST_SHARED, HELD // size)), []
+        for start in range(0, len(self.seeds), count):
+            operators = [self._run(d, part, seed).operator for seed in self.seeds[start : start + count]]
             if None in operators:
                 raise Unsupported(f"{self.request.label} gives no operator, so it has no matrix errors")
 
             def measure(batch: Sequence[Any] = operators) -> Any:
                 return shared_matrix_errors(exact(part, self.question.target), batch, tol=self.question.tol)
 
-            errors += [one.metrics[name] for one in with_smaller_blocks(measure)]
+            errors += [of_operator.metrics[name] for of_operator in with_smaller_blocks(measure)]
         return torch.stack(errors)

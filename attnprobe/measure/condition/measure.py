@@ -62,7 +62,7 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
         work, size = work_of_method(n, cell.d, heads, cell.request.entry.cost)
         return work * (1 if self.request.amplification is None else EMULATED), size
 
-    def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)
         if cell.request is None:
             result |= _exact(self.request, inputs, self.head_numbers(place))
@@ -87,6 +87,7 @@ def _exact(request: ConditionRequest, qkv: QKV, heads: Sequence[int]) -> Result:
     if request.sensitivity:
         for name, target in (("B", "softmax"), ("C", "gaussian")):
             changes += _trials(name, heads, sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed))
+    # the changes need products alone, and are measured at any length
     if max(qkv.n_q, qkv.n_k) > DENSE:
         why = f"A, B and C are held to be decomposed, up to n={DENSE}"
         if not changes:
@@ -116,7 +117,7 @@ def _cores(
 
     approx = run(qkv)
     errors: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
-    if "guarded_rows" not in approx.diagnostics:  # a guard replaces these rows
+    if "guarded_rows" not in approx.diagnostics:  # a guard replaces bad rows, and there are none to count
         errors[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()
     rows = result["rows"] = head_rows(heads, errors)
     changes = []
@@ -153,7 +154,8 @@ def _core_rows(
         low, high, verdicts = lemma3_interval(core.matrix)
         further |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
     if request.sensitivity:
-        factor = torch.exp(-2 * core.log_scale).cpu()  # Z of exp(-s) M is exp(s) Z, and so is each side's change
+        # the core is exp(-s) M: its inverse is exp(s) Z, and so is the change of either side
+        factor = torch.exp(-2 * core.log_scale).cpu()
         gradients = iteration_gradient(core.matrix, core.start) * factor
         further["gradient_six"] = [*map(_unbounded, gradients.tolist())]
     name = {"matrix": core.name, "inverted": core.inverted}
@@ -185,10 +187,10 @@ def _condition_rows(measured: Condition, facts: JsonObject) -> list[JsonObject]:
         "cond_eff": _unbounded(measured.cond_eff),
         "cond_half": _unbounded(measured.cond_at(half)),
     }
-    place = {"kind": "at", "head": facts["head"], "matrix": facts["matrix"]}
+    matrix = {"kind": "at", "head": facts["head"], "matrix": facts["matrix"]}
     ranks = sorted({2**power for power in range(size.bit_length())} | {half})
-    at = [{**place, "k": rank, "cond_at": _unbounded(measured.cond_at(rank))} for rank in ranks]
-    return [{"kind": "matrix", **facts, **numbers}, *at]
+    at_ranks = [{**matrix, "k": rank, "cond_at": _unbounded(measured.cond_at(rank))} for rank in ranks]
+    return [{"kind": "matrix", **facts, **numbers}, *at_ranks]
 
 
 def _trials(matrix: str, heads: Sequence[int], changes: torch.Tensor) -> list[JsonObject]:
@@ -201,5 +203,5 @@ def _trials(matrix: str, heads: Sequence[int], changes: torch.Tensor) -> list[Js
 
 
 def _unbounded(value: float | None) -> float:
-    """The number; infinite where rounding or an overflow leaves none."""
+    """The number; infinite if rounding or an overflow leaves no number."""
     return math.inf if value is None or math.isnan(value) else value

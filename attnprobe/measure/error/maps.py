@@ -41,26 +41,20 @@ def keep_maps(
     """Write ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
 
     A map needs a method's operator and no metric. If an earlier run measured a cell, its method runs again with the
-    same draws, and its record does not change. Existing maps are not made again. Files hold float32 (h, b_q, b_k), see
-    `attention_maps`. Cost: a forward for each n, a run of each method, and a product with each matrix.
+    same draws, and the cell's record does not change. Existing maps are not made again. Files hold float32
+    (h, b_q, b_k), see `attention_maps`. Cost: a forward for each n, a run of each method, and a product with each
+    matrix.
 
     Args:
         records: those of the plan's cells. Cells that did not run have no map.
         progress: called before each map with the number of maps done, their total and a label.
 
     Returns:
-        Why a map is missing, by the key of its cell.
+        The reason of each missing map, by the key of its cell.
     """
     why: dict[str, str] = {}
-    facts = identity_facts(source.facts)
     ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
-    there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}
-    missing: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map
-    for n in plan.n:
-        for layer in plan.layers:
-            cells = [cell for cell in plan.cells(Group(n, 0), layer, facts) if cell.key in ran.keys() - there]
-            if cells:
-                missing.setdefault(n, {})[layer] = cells
+    missing = _cells_without_map(plan, source, ran, folder)
     total = sum(len(cells) for layers in missing.values() for cells in layers.values())
     done = 0
     for n, layers in missing.items():
@@ -80,19 +74,51 @@ def keep_maps(
                     why[cell.key] = reason
                 done += 1
     progress(total, total, "")
-    known = missing_maps(folder)
-    reasons = {key: reason for key, reason in known.items() if key not in ran} | why
-    if reasons != known:  # a report of the run shows them too
-        write_json(missing_maps_path(folder), reasons)
+    _keep_reasons(folder, ran, why)
     return why
 
 
+def _keep_reasons(folder: Path, ran: Mapping[str, Any], why: Mapping[str, str]) -> None:
+    """Write the reasons of missing maps to the folder, because a report of the run shows them too.
+
+    Reasons of cells that this run did not have stay as they are.
+    """
+    known = missing_maps(folder)
+    reasons = {key: reason for key, reason in known.items() if key not in ran} | {**why}
+    if reasons != known:
+        write_json(missing_maps_path(folder), reasons)
+
+
+def _cells_without_map(
+    plan: ErrorPlan, source: Any, ran: Mapping[str, Mapping[str, Any]], folder: Path
+) -> dict[int, dict[int, list[Cell]]]:
+    """The cells that ran and lack a map, by n and layer.
+
+    Args:
+        ran: the records of the cells that ran and are drawn, by key.
+    """
+    facts = identity_facts(source.facts)
+    absent = {
+        key
+        for key, record in ran.items()
+        if not (map_path(folder, key).exists() and exact_map_path(folder, record).exists())
+    }
+    missing: dict[int, dict[int, list[Cell]]] = {}
+    for n in plan.n:
+        for layer in plan.layers:
+            cells = [cell for cell in plan.cells(Group(n, 0), layer, facts) if cell.key in absent]
+            if cells:
+                missing.setdefault(n, {})[layer] = cells
+    return missing
+
+
 def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
-    """Write the map of a cell. Return the reason if there is none."""
+    """Write the map of a cell. Return the reason if the cell has no map."""
     if path.exists():
         return None
     blocks = b""
-    with attempt() as tried:  # its record does not change; the figure shows the reason
+    # the cell's record does not change if the method fails now; the figure shows the reason
+    with attempt() as tried:
         approx = approximate(cell.request.entry, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
         if approx.operator is None:
             return approx.no_operator
@@ -103,6 +129,7 @@ def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
 
 
 def _bytes(operator: Operator) -> bytes:
+    """The contents of a file with the map of an operator."""
     file = io.BytesIO()
     np.save(file, attention_maps(operator).float().cpu().numpy())
     return file.getvalue()

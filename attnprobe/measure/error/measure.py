@@ -49,8 +49,8 @@ from . import ErrorRequest
 from .maps import keep_maps
 from .record import SHAPE
 
-RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
-JUDGED = ("output_spectral", "output_frobenius", "matrix_spectral")  # a cell diverges where one is not finite
+RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # the names of metrics in records
+JUDGED = ("output_spectral", "output_frobenius", "matrix_spectral")  # a cell whose value is not finite has diverged
 Columns = dict[str, list[Any]]  # a value for each head, by name
 DIAGNOSTICS = (
     "bad_rows",
@@ -97,31 +97,33 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
     ) -> dict[str, str]:
         """Write the block averages of `keep_maps` to ``maps/``; no record depends on them."""
         missing: dict[str, str] = {}
+        # a shard would draw maps of its cells alone; the run that joins the shards draws them all
         if "maps" in kinds and self.request.shard is None:
             for number, (source, plan) in enumerate(self.parts):
-                keys = {cell.key for place, batch in self.by_place.items() if place.source == number for cell in batch}
+                keys = {cell.key for place, cells in self.by_place.items() if place.source == number for cell in cells}
                 of_source = [record for record in records if record["key"] in keys]
                 missing |= keep_maps(plan, source, of_source, folder, timings=self.timings, progress=progress)
         return missing
 
     def head(self, place: Place, cell: Cell) -> dict[str, Any]:
-        bound = cell.request.name == LOWER_BOUND
+        is_bound = cell.request.name == LOWER_BOUND
         return {
             **method_facts(cell.request),
             "target": self.plan_of(place).target,
             "d": cell.d,
             "repeat": cell.repeat,
             "seed": cell.seed,
-            "reference": bound or cell.request.name == "vmean",
+            "reference": is_bound or cell.request.name == "vmean",
             "requested": cell.request.requested,
-            "family": "lower bound" if bound else cell.request.entry.family,
+            "family": "lower bound" if is_bound else cell.request.entry.family,
         }
 
-    def counts(self, place: Place, layer: int) -> bool:  # matrix errors need the norms, which are most of it
-        return super().counts(place, layer) or (self.request.matrix and not self.request.input_statistics)
+    def measures_statistics(self, place: Place, layer: int) -> bool:
+        # matrix errors need the norms of the exact matrix, which are most of the work of the statistics
+        return super().measures_statistics(place, layer) or (self.request.matrix and not self.request.input_statistics)
 
     def work(self, place: Place, cell: Cell) -> Cost:
-        if cell.request.name == LOWER_BOUND:
+        if cell.request.name == LOWER_BOUND:  # known from the exact output
             return 0.0, 0.0
         plan, heads = self.plan_of(place), len(self.head_numbers(place))
         cost, matrix = cell.request.entry.cost, plan.tol is not None
@@ -132,24 +134,24 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
         self._warm_up(place, inputs, done)
         bench = _Bench(inputs, plan, self, place)
         for batch in plan.batches(self.by_place[place], inputs):
-            if any(cell.key not in done for cell in batch):
-                batch = [cell for cell in batch if not (done.get(cell.key) or "").startswith(TIMEOUT)]
-                for cell, result in zip(batch, bench.measure(batch, place), strict=True):
-                    if cell.key not in done:
-                        yield cell, result
+            if all(cell.key in done for cell in batch):
+                continue
+            # a cell that ran out of time would do so again
+            batch = [cell for cell in batch if not (done.get(cell.key) or "").startswith(TIMEOUT)]
+            for cell, result in zip(batch, bench.measure(batch, place), strict=True):
+                if cell.key not in done:
+                    yield cell, result
 
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
-        """The exact output of a place."""
-        target, source = self.plan_of(place).target, self.sources[place.source]
+        """The exact output of a place, which the source remembers."""
+        target, source, group = self.plan_of(place).target, self.sources[place.source], place.group
 
         def make() -> dict[str, Tensor]:
             return {"output": with_smaller_blocks(exact_output, qkv, target)}
 
-        assert place.layer is not None  # places of plans have one
-        group = place.group
-        return source.remembered(f"exact output, {target}", group.n, place.layer, group.window, qkv.heads, make)[
-            "output"
-        ]
+        assert place.layer is not None  # places of plans have a layer
+        name = f"exact output, {target}"
+        return source.remembered(name, group.n, place.layer, group.window, qkv.heads, make)["output"]
 
     def exact_norms(self, place: Place, qkv: QKV, show: Callable[[str, float], None]) -> ExactNorms:
         """The norms of the exact matrix of a place, to the tolerance of the matrix errors."""
@@ -159,21 +161,22 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
 
     def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
         """Run each method once on a few tokens, so that no cell's time includes the start of kernels or threads."""
-        target, few = self.plan_of(place).target, qkv.first(64)
-        waiting: dict[str, list[Cell]] = {}
+        target, few_tokens = self.plan_of(place).target, qkv.first(64)
+        missing: dict[str, list[Cell]] = {}  # cells by their method
         for cell in self.by_place[place]:
             if cell.key not in done and cell.request.name != LOWER_BOUND:
-                waiting.setdefault(repr(method_identity(cell.request)), []).append(cell)
-        for name, cells in waiting.items():
-            if name not in self.warm:
-                self.warm.add(name)
+                missing.setdefault(repr(method_identity(cell.request)), []).append(cell)
+        for method, cells in missing.items():
+            if method not in self.warm:
+                self.warm.add(method)
                 request = cells[0].request
-                with self.attempt(*(cell.key for cell in cells)):  # its error is recorded where it is measured
-                    approximate(request.entry, few, 8, target=target, **request.options)
+                # an error is not told here: the method raises it again where it is measured
+                with self.attempt(*(cell.key for cell in cells)):
+                    approximate(request.entry, few_tokens, 8, target=target, **request.options)
 
 
 class _Bench:
-    """One layer's Q, K and V with its exact output; it measures cells."""
+    """One layer's Q, K and V with its exact output. It measures the cells of the layer."""
 
     def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells, place: Place) -> None:
         self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
@@ -184,15 +187,16 @@ class _Bench:
             cells.notify(f"no residual error: {why}")
         with self.timings("exact attention"):
             self.exact_output = cells.exact_output(place, qkv)
+        # computed once for all cells: the norms of the exact output, and its singular values for lower bounds
         self.finite = bool(torch.isfinite(self.exact_output).all())
         self.values = tail_singular_values(self.exact_output) if self.finite else None
         self.reference = ExactOutput.of(self.exact_output) if self.finite else None
 
     def measure(self, batch: Sequence[Cell], place: Place) -> list[Result]:
-        """The results of the cells. ``matrix_`` errors are added for operators once all methods have run."""
+        """The results of the cells of a batch: first every method runs, then their operators share passes over B."""
         results: list[Result] = []
         columns: list[Columns] = []
-        operators: dict[int, Operator] = {}
+        operators: dict[int, Operator] = {}  # by the number of the cell in the batch
         for number, cell in enumerate(batch):
             self.cells.show(self.cells.label(place, cell))
             result: Result = {}
@@ -205,26 +209,38 @@ class _Bench:
                 operators[number] = operator
             del operator  # frees an unused operator before the next one is made
         if operators:
-            where = f"n={place.group.n} layer {place.layer} matrix errors of {len(operators)} cells"
-            methods = {batch[number].key: self._share_of_method(batch[number]) for number in operators}
-
-            def show(label: str, share: float) -> None:
-                begun = {key: method + share * (1 - method) for key, method in methods.items()}
-                self.cells.show(f"{where}, {label}", begun)
-
-            every = self._matrix_errors(list(operators.values()), show)
-            for number, errors in zip(operators, every, strict=True):
-                if isinstance(errors, Attempt):
-                    results[number] |= {"status": "failed", "reason": f"matrix errors: {errors.reason}"}
-                else:
-                    measured = {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
-                    columns[number] |= _listed(measured) | {"matrix_kind": errors.kind, "matrix_open": errors.open}
-                    results[number]["matrix_tol"] = self.tol
+            self._add_matrix_errors(batch, operators, results, columns, place)
         for result, of_heads in zip(results, columns, strict=True):
             if "status" not in result and (why := _not_finite(of_heads)) is not None:
                 result |= {"status": "diverged", "reason": why}
             result["rows"] = [*(head_rows(self.qkv.heads, of_heads) if of_heads else ()), *result.get("rows", ())]
         return results
+
+    def _add_matrix_errors(
+        self,
+        batch: Sequence[Cell],
+        operators: Mapping[int, Operator],
+        results: Sequence[Result],
+        columns: Sequence[Columns],
+        place: Place,
+    ) -> None:
+        """Add the ``matrix_`` errors of a batch to the results and columns of its cells."""
+        text = f"n={place.group.n} layer {place.layer} matrix errors of {len(operators)} cells"
+        of_methods = {batch[number].key: self._share_of_method(batch[number]) for number in operators}
+
+        def show(label: str, share: float) -> None:
+            # each method has run; the rest of its cell's work is done in step with the others
+            begun = {key: of_method + share * (1 - of_method) for key, of_method in of_methods.items()}
+            self.cells.show(f"{text}, {label}", begun)
+
+        errors_of_cells = self._matrix_errors(list(operators.values()), show)
+        for number, errors in zip(operators, errors_of_cells, strict=True):
+            if isinstance(errors, Attempt):
+                results[number].update(status="failed", reason=f"matrix errors: {errors.reason}")
+            else:
+                measured = {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
+                columns[number].update(_listed(measured), matrix_kind=errors.kind, matrix_open=errors.open)
+                results[number]["matrix_tol"] = self.tol
 
     def _share_of_method(self, cell: Cell) -> float:
         """The method's share of the work of a cell; the rest is that of its matrix errors."""
@@ -243,14 +259,15 @@ class _Bench:
         assert tol is not None  # without tol no operator reaches this
         with self.timings("matrix errors"), attempt() as tried:
             norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
-            whole = exact(self.qkv, self.target)
-            return with_smaller_blocks(shared_matrix_errors, whole, operators, tol=tol, norms=norms, progress=show)
+            matrix = exact(self.qkv, self.target)
+            return with_smaller_blocks(shared_matrix_errors, matrix, operators, tol=tol, norms=norms, progress=show)
         if len(operators) == 1:
             return [tried]
+        # an error does not tell which operator raised it, so each gets passes of its own
         return [errors for operator in operators for errors in self._matrix_errors([operator], show)]
 
     def _measured(self, cell: Cell, result: Result, columns: Columns) -> Operator | None:
-        """Measure a cell except for its matrix errors. Return its operator, which they need."""
+        """Measure a cell except for its matrix errors. Return the operator, which the matrix errors need."""
         if not self.finite:
             result |= {"status": "failed", "reason": NOT_FINITE}
             return None
@@ -264,11 +281,12 @@ class _Bench:
             begin = perf_counter()
             options = {"seed": cell.seed, "target": self.target, **cell.request.options}
             approx = with_smaller_blocks(approximate, cell.request.entry, self.qkv, cell.d, **options)
-            if self.qkv.device.type == "cuda":
+            if self.qkv.device.type == "cuda":  # a call returns before its kernels end
                 torch.cuda.synchronize(self.qkv.device)
             result["seconds"] = perf_counter() - begin
         if tried.ok:
-            with attempt() as tried:  # an output of another shape, or no tensor at all
+            # without the time limit, which is the method's
+            with attempt() as tried:
                 self._judge(cell.request, approx, result, columns)
         if not tried.ok:
             result |= tried.state
@@ -278,6 +296,7 @@ class _Bench:
         return approx.operator
 
     def _judge(self, request: MethodRequest, approx: Approximation, result: Result, columns: Columns) -> None:
+        """Compare a method's output with the exact one: fill the columns of heads, and the result of the cell."""
         assert self.reference is not None  # outputs are compared only with a finite reference
         metrics = output_errors(self.reference, approx, self.qkv)
         for name in DIAGNOSTICS:
@@ -303,8 +322,8 @@ class _Bench:
             values = row_metrics(self.exact_rows, approx, self.qkv, needle=keys)
         positions, means = position_profile(values, self.qkv.query_positions)
         rows = []
-        for at, position in enumerate(positions):
-            of_heads = {name: [of_head[at] for of_head in lists] for name, lists in means.items()}
+        for number, position in enumerate(positions):
+            of_heads = {name: [of_head[number] for of_head in lists] for name, lists in means.items()}
             rows += [{**row, "position": position} for row in head_rows(self.qkv.heads, of_heads, "position")]
         return over_rows(values), {"rows": rows}
 
@@ -316,15 +335,16 @@ class _Bench:
                 self.frameworks[dtype] = with_smaller_blocks(KernelReference.of, self.qkv, dtype)
         tolerance = ROW_TOLERANCES[dtype] if self.row_tolerance is None else self.row_tolerance
         errors = kernel_errors(approx, self.qkv, row_tolerance=tolerance, reference=self.frameworks[dtype])
-        return errors, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
+        return errors, {"kernel_dtype": str(dtype).removeprefix("torch."), "row_tolerance": tolerance}
 
 
 def _listed(metrics: Mapping[str, Tensor]) -> Columns:
+    """Tensors with a value for each head as lists of float64."""
     return {name: tensor.detach().double().cpu().tolist() for name, tensor in metrics.items()}
 
 
 def _not_finite(columns: Columns) -> str | None:
-    """Why a cell has diverged: an error of an output or matrix that is not finite in some heads."""
+    """The reason why a cell has diverged: the first of `JUDGED` that is not finite in some head; None if none is."""
     for name in JUDGED:
         values = columns.get(name, ())
         if broken := sum(not math.isfinite(value) for value in values):

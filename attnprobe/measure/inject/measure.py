@@ -156,7 +156,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         """A forward of the batch, the exact attention of every layer, and the statistics of their inputs."""
         n, layers = place.group.n, self.parts[place.source][1].base.layers
         heads, windows = len(self.head_numbers(place)), len(self.batches[place])
-        exact = work_of_inputs(n, heads, self.counts(place, layers[0]))
+        exact = work_of_inputs(n, heads, self.measures_statistics(place, layers[0]))
         return windows * (self._forward(place) + len(layers) * exact)
 
     def work(self, place: Place, cell: InjectCell) -> Cost:

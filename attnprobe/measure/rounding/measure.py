@@ -75,7 +75,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
         passes = PASSES + OF_ESTIMATE * self.request.estimate + OF_PLAN * self.request.plan
         return passes * work, 4 * size
 
-    def one(self, place: Place, cell: RoundingMethod, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: RoundingMethod, inputs: QKV, result: Result) -> None:
         request, (to, model) = self.request, arithmetic_named(cell.format)
         assert cell.request is not None
         if (why := refused(cell.request, self.plan_of(place).target, inputs.n_k, cell.d)) is not None:

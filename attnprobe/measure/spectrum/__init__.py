@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...run.cells import Cells
 
 
-def shares(text: str, what: str) -> tuple[float, ...]:
+def shares(text: str, called: str) -> tuple[float, ...]:
     """A list of relative errors between 0 and 1.
 
     >>> shares("0.1, 0.01", "epsilon")
@@ -31,7 +31,7 @@ def shares(text: str, what: str) -> tuple[float, ...]:
         except ValueError:
             value = float("nan")
         if not 0 < value < 1:
-            raise UsageError(f"{what}: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
+            raise UsageError(f"{called}: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
         values.append(value)
     return tuple(dict.fromkeys(values))
 

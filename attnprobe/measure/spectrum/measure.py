@@ -34,11 +34,15 @@ from ...run.sources import heads_of, layers_of, sources_of
 from . import SpectrumRequest
 from .record import SHAPE
 
+Of = MethodRequest | str  # what a spectrum is of: a method, or an exact matrix by its name
+
 
 @dataclass(frozen=True)
 class _Cell:
+    """The spectrum of a matrix of one head."""
+
     key: str
-    of: MethodRequest | str
+    of: Of
     d: int | None
     head: int
 
@@ -58,7 +62,7 @@ class _Cell:
         return method_facts(None if isinstance(self.of, str) else self.of)
 
 
-def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodRequest | str]:
+def parse_of(texts: Iterable[str], target: str = "softmax") -> list[Of]:
     """Matrices by name, and methods in the form of ``--method``, comma-separated and repeatable, without repetitions.
 
     Raises:
@@ -67,25 +71,25 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
     >>> parse_of(["softmax,gaussian", "skyformer:sampler=iid"])[:2]
     ['softmax', 'gaussian']
     """
-    matrices: list[MethodRequest | str] = []
-    waiting: list[str] = []  # a method and the options that follow it
-    for item in [*(item.strip() for text in texts for item in text.split(",")), None]:
-        if item is not None and waiting and "=" in item and parts(item)[1] is None:
-            waiting.append(item)
+    named: list[Of] = []
+    method: list[str] = []  # the items of a method: its name, and the options that follow it
+    for item in [*(item.strip() for text in texts for item in text.split(",")), None]:  # None ends the last method
+        if item is not None and method and "=" in item and parts(item)[1] is None:
+            method.append(item)
             continue
-        if waiting:
-            matrices += parse_methods([",".join(waiting)], target)
-            waiting = []
+        if method:
+            named += parse_methods([",".join(method)], target)
+            method = []
         if item is None:
             break
         name = parts(item)[0]
         if item in MATRICES:
-            matrices.append(item)
+            named.append(item)
         elif is_method(name) or name == "all":
-            waiting = [item]
+            method = [item]
         else:
             raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
-    return [one for place, one in enumerate(matrices) if one not in matrices[:place]]
+    return [of for number, of in enumerate(named) if of not in named[:number]]
 
 
 class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
@@ -105,9 +109,9 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
         """Matrix by matrix, budget by budget, head by head."""
         facts = identity_facts(self.sources[place.source].facts)
         return [
-            _cell(self.request, one, d, head, place, facts)
-            for one in self.of
-            for d in _budgets(one, self.request.d)
+            _cell(self.request, of, d, head, place, facts)
+            for of in self.of
+            for d in _budgets(of, self.request.d)
             for head in self.chosen[place.source]
         ]
 
@@ -117,7 +121,7 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
             for number, source in enumerate(self.sources)
         }
         return {
-            "of": [one if isinstance(one, str) else method_entry(one) for one in self.of],
+            "of": [of if isinstance(of, str) else method_entry(of) for of in self.of],
             **{name: getattr(self.request, name) for name in ("kind", "k", "epsilon", "d", "seed")},
             "layers": layers,
             "n": list(dict.fromkeys(place.group.n for place in self.places)),
@@ -151,8 +155,9 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
     def work(self, place: Place, cell: _Cell) -> Cost:
         return work_of_decompositions(place.group.n, heads=1, matrices=1)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         request, qkv, begin = self.request, inputs.select([cell.head]), perf_counter()
+        # a request with several lengths may have some that the method refuses
         if (why := _refused(cell.of, request.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
         of: Any = cell.of
@@ -166,7 +171,7 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
         try:
             with self.timings("spectra"):
                 spectrum = spectra(qkv, of, request.kind, k=request.k, seed=request.seed)[0]
-        except UsageError as error:  # more values than there are
+        except UsageError as error:  # the matrix has fewer values than --k asks for
             raise Unsupported(message(error)) from error
         result["seconds"] = perf_counter() - begin
         if spectrum.finite:
@@ -176,51 +181,54 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
             result |= {"status": "diverged", "reason": "the matrix is not finite"}
 
 
-def _checked(request: SpectrumRequest) -> list[MethodRequest | str]:
+def _checked(request: SpectrumRequest) -> list[Of]:
     """The matrices and methods of a request, which is checked before a model is loaded."""
-    of = parse_of(request.of, request.target)
-    matrices = [one for one in of if isinstance(one, str)]
-    if request.target != "softmax" and len(matrices) == len(of):
+    named = parse_of(request.of, request.target)
+    matrices = [of for of in named if isinstance(of, str)]
+    if request.target != "softmax" and len(matrices) == len(named):
         raise UsageError(
             f"target={request.target} is for methods, but of={','.join(matrices)} names "
             "none; ask for --of gaussian, or drop the target"
         )
     n, d = request.n, request.d
-    each = sum(len(_budgets(one, d)) for one in of)
-    refuse_endless(each * len(n or (0,)) * request.windows)
-    _refuse_sizes(request, of, n or ())
+    spectra_of_head = sum(len(_budgets(of, d)) for of in named)
+    refuse_endless(spectra_of_head * len(n or (0,)) * request.windows)
+    _refuse_sizes(request, named, n or ())
     reasons = [
-        _refused(one, request.target, length, budget) for one in of for length in n or () for budget in _budgets(one, d)
+        _refused(of, request.target, length, budget) for of in named for length in n or () for budget in _budgets(of, d)
     ]
     if reasons and all(reasons):
         raise UsageError(reasons[0])
-    return of
+    return named
 
 
-def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
-    for one in of:
-        name = one if isinstance(one, str) else one.label
+def _refuse_sizes(request: SpectrumRequest, named: Sequence[Of], lengths: Sequence[int]) -> None:
+    """Refuse matrices that are too large to decompose."""
+    for of in named:
+        name = of if isinstance(of, str) else of.label
         for length in lengths:
             refuse_spectrum(name, request.kind, *shape_of(name, length, length, 64), request.k)
 
 
-def _budgets(one: MethodRequest | str, d: Sequence[int]) -> Sequence[int | None]:
-    return budgets_of(None if isinstance(one, str) else one, d)
+def _budgets(of: Of, d: Sequence[int]) -> Sequence[int | None]:
+    """The budgets of a method; a matrix has none, and one spectrum."""
+    return budgets_of(None if isinstance(of, str) else of, d)
 
 
-def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> str | None:
-    return None if isinstance(one, str) else refused(one, target, n, d)
+def _refused(of: Of, target: str, n: int, d: int | None) -> str | None:
+    """The reason why a method has no spectrum with these settings; None if it has one."""
+    return None if isinstance(of, str) else refused(of, target, n, d)
 
 
-def _places(request: SpectrumRequest, sources: Sequence[Any], of: Sequence[MethodRequest | str]) -> list[Place]:
+def _places(request: SpectrumRequest, sources: Sequence[Any], named: Sequence[Of]) -> list[Place]:
     """Every place, by source, n, window and layer, after checks of all of them."""
-    places, cells = [], 0
+    places, count = [], 0
     for number, source in enumerate(sources):
         layers, lengths = layers_of(request.layer, source), request.n or (source.default_n,)
-        _refuse_sizes(request, of, lengths)
-        each = sum(len(_budgets(one, request.d)) for one in of) * len(heads_of(request.head, source))
-        cells += each * len(lengths) * request.windows * len(layers)
-        refuse_endless(cells)
+        _refuse_sizes(request, named, lengths)
+        cells_at_place = sum(len(_budgets(of, request.d)) for of in named) * len(heads_of(request.head, source))
+        count += cells_at_place * len(lengths) * request.windows * len(layers)
+        refuse_endless(count)
         for length in lengths:
             source.check(length, request.windows, layers)
             groups = [Group(length, window) for window in range(request.windows)]
@@ -228,14 +236,14 @@ def _places(request: SpectrumRequest, sources: Sequence[Any], of: Sequence[Metho
     return places
 
 
-def _cell(request, one, d, head, place, facts) -> _Cell:
-    matrix = isinstance(one, str)
-    which = method_identity(None if matrix else one)
+def _cell(request, of, d, head, place, facts) -> _Cell:
+    is_matrix = isinstance(of, str)
+    method = method_identity(None if is_matrix else of)
     key = cell_key(
         command="spectrum",
-        of=one if matrix else which["method"],
-        **{k: v for k, v in which.items() if k != "method"},
-        target=None if matrix else request.target,
+        of=of if is_matrix else method["method"],
+        **{name: value for name, value in method.items() if name != "method"},
+        target=None if is_matrix else request.target,
         **{name: getattr(request, name) for name in ("seed", "kind", "k", "epsilon")},
         source=dict(facts),
         n=place.group.n,
@@ -243,20 +251,21 @@ def _cell(request, one, d, head, place, facts) -> _Cell:
         layer=place.layer,
         head=head,
         d=d,
-        is_method=not matrix,
+        is_method=not is_matrix,
     )
-    return _Cell(key, one, d, head)
+    return _Cell(key, of, d, head)
 
 
 def _facts(spectrum: Spectrum) -> Result:
-    """What is known of a matrix."""
+    """The fields of a record that describe the matrix as a whole."""
     names = ("size", "log_scale", "frobenius", "passes", "closed")
     return {"known": len(spectrum.values), **{name: getattr(spectrum, name) for name in names}}
 
 
 def _rows(spectrum: Spectrum, head: int, epsilons: Sequence[float]) -> list[JsonObject]:
-    """The rows of one head: its effective ranks, its rank within each ε, its values."""
+    """The rows of one head: its effective ranks, its rank within each ε, and its singular values or eigenvalues."""
     ranks = {name: getattr(spectrum, name) for name in ("stable_rank", "entropy_rank", "participation_ratio")}
+    # how many leading values have so many per cent of all weights
     ranks |= {f"rank_{share}": spectrum.rank(share) for share in SHARES}
     rows = [{"kind": HEAD, "head": head, **ranks}]
     for epsilon in epsilons:
@@ -267,6 +276,7 @@ def _rows(spectrum: Spectrum, head: int, epsilons: Sequence[float]) -> list[Json
     columns |= {"real": values.real if spectrum.kind == "eigen" else None}
     columns |= {"imaginary": values.imag if values.is_complex() else None}
     columns |= {"error": spectrum.error, "upper": spectrum.upper}
+    # a kind of spectrum has only some of these columns
     known = {name: numbers.tolist() for name, numbers in columns.items() if numbers is not None}
     for index, numbers in enumerate(zip(*known.values(), strict=True), 1):
         rows.append({"kind": "singular", "head": head, "index": index, **dict(zip(known, numbers, strict=True))})

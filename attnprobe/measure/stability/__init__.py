@@ -24,11 +24,11 @@ OWN = "own"
 MOST_STEPS = 10_000
 
 
-def one_length(text: str, what: str) -> int:
+def one_length(text: str, called: str) -> int:
     """One number of tokens."""
-    first, *others = lengths(text, what)
+    first, *others = lengths(text, called)
     if others:
-        raise UsageError(f"{what}={text}: one number for all tasks; a task has its own as --task listops:n={first}")
+        raise UsageError(f"{called}={text}: one number for all tasks; a task has its own as --task listops:n={first}")
     return first
 
 

@@ -66,10 +66,10 @@ class Classifier:
         return weights
 
     def embedding(self, weights: Weights, tokens: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
-        """``f(x, W)``, (n, width), and the same before the last norm.
+        """``f(x, W)``, (n, width), and the embedding before the last norm.
 
         Args:
-            tokens: (n,) int64. attend: what computes the attention of each layer.
+            tokens: (n,) int64. attend: computes the attention of each layer.
         """
         x = weights["embed.token"][tokens] + weights["embed.position"][: len(tokens)]  # (n, width)
         for layer in range(self.layers):
@@ -83,8 +83,8 @@ class Classifier:
 
     def logits(self, weights: Weights, embeddings: Sequence[Tensor]) -> Tensor:
         """The scores of the classes, (classes,), from the embeddings of an example's sequences."""
-        means = [one.mean(0) for one in embeddings]
-        if len(means) == 2:
+        means = [embedding.mean(0) for embedding in embeddings]
+        if len(means) == 2:  # an example of retrieval has two sequences
             x, y = means
             means = [x, y, x * y, x - y]
         inner = functional.relu(_linear(weights, HEAD + "up", torch.cat(means)))

@@ -23,8 +23,8 @@ from ...rng import generator
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 SYMBOLS = (*map(str, range(10)), *OPERATORS, "]")
 CLASSES = 10
-DEPTH = 10  # of the tree, its root at depth 1
-ARGUMENTS = 10  # of an operator, at most; 2 at least
+DEPTH = 10  # the greatest depth of a tree, whose root is at depth 1
+ARGUMENTS = 10  # the most arguments of an operator; the fewest are 2
 NESTED = 0.25  # the chance that a node above the greatest depth is an operator
 IMDB = "imdb"
 DATASET, CONFIGURATION = "stanfordnlp/imdb", "plain_text"
@@ -39,10 +39,10 @@ class _TooLong(Exception):
 def expression(seed: int, number: int, shortest: int, longest: int) -> tuple[list[int], int]:
     """The expression of this number: its tokens, as indices into `SYMBOLS`, and its value, 0 … 9.
 
-    A node above depth 10 is an operator with probability ¼, and otherwise one of ten equally likely digits. An operator
-    is MIN, MAX, MED or SM (the sum modulo 10), with 2 to 10 arguments; every number is equally likely. Trees are drawn
-    until one has more than ``shortest`` and fewer than ``longest`` tokens. An operator with its bracket is one token.
-    There are no parentheses: the published tokeniser drops those of its files.
+    A node above depth 10 is an operator with probability ¼, and otherwise a digit; the ten digits are equally likely.
+    An operator is MIN, MAX, MED or SM (the sum modulo 10), with 2 to 10 arguments; every number of arguments is equally
+    likely. Trees are drawn until a tree has more than ``shortest`` and fewer than ``longest`` tokens. An operator with
+    its bracket is one token. There are no parentheses, because the published tokeniser drops them.
 
     >>> tokens, value = expression(0, 0, 10, 20)
     >>> " ".join(SYMBOLS[token] for token in tokens), value
@@ -67,16 +67,18 @@ def _grown(draw: random.Random, depth: int, tokens: list[int], longest: int) -> 
         digit = draw.randrange(10)
         tokens.append(digit)
         return digit
-    place = len(tokens)
-    tokens.append(-1)  # its operator is drawn after its arguments, as in the published generator
+    # the operator stands before its arguments and is drawn after them, as in the published generator
+    position = len(tokens)
+    tokens.append(-1)
     arguments = [_grown(draw, depth + 1, tokens, longest) for _ in range(draw.randint(2, ARGUMENTS))]
     operator = draw.choice(OPERATORS)
-    tokens[place] = SYMBOLS.index(operator)
+    tokens[position] = SYMBOLS.index(operator)
     tokens.append(SYMBOLS.index("]"))
     return _applied(operator, arguments)
 
 
 def _applied(operator: str, arguments: Sequence[int]) -> int:
+    """The value of an operator; the median of an even number of arguments is the mean of two, rounded down."""
     if operator == "[MIN":
         return min(arguments)
     if operator == "[MAX":
@@ -84,7 +86,7 @@ def _applied(operator: str, arguments: Sequence[int]) -> int:
     if operator == "[SM":
         return sum(arguments) % 10
     ordered, half = sorted(arguments), len(arguments) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) // 2  # the mean, rounded down
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) // 2
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ class Documents:
     """Documents as bytes with their labels.
 
     Attributes:
-        name: of the text in records and titles. labels: indices into ``classes``. labelling: the meaning of a label, in
-            words. synthetic: whether the labels are made up here. fallback: the substitution, if there was one.
+        name: of the text in records and titles. labels: indices into ``classes``.
+        labelling: the meaning of a label, in words. synthetic: whether the labels are made up here.
+        fallback: a line on the substitution of the text; empty without one.
     """
 
     name: str
@@ -147,9 +150,10 @@ def labelled_text(spec: SourceSpec, n: int, notify: Callable[[str], None] = lamb
 
 
 def _halves(text: Any, n: int, *fallback: str) -> Documents:
+    """Windows of n bytes of a text, each with the half of the text that it is from."""
     data = text.content.encode()
-    windows = [data[at : at + n] for at in range(0, len(data) - n + 1, n)]
-    labels = [int(2 * place >= len(windows)) for place in range(len(windows))]
+    windows = [data[start : start + n] for start in range(0, len(data) - n + 1, n)]
+    labels = [int(2 * number >= len(windows)) for number in range(len(windows))]
     return Documents(text.name, windows, labels, ("first", "second"), HALVES, text.sha256, True, fallback)
 
 
@@ -172,13 +176,15 @@ def _lines(name: str, path: Path) -> Documents:
 
 
 def _folders(name: str, path: Path) -> Documents:
+    """A folder for each label, with a document in each file."""
     digest, pairs = hashlib.sha256(), []
     with reading(f"text {name}", SourceError):
-        for folder in sorted(one for one in path.iterdir() if one.is_dir()):
+        for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
             for file in sorted(folder.glob("*.txt")):
                 data = read_regular(file, GIB)
-                head = f"{folder.name}/{file.name} {len(data)}\n"
-                digest.update(head.encode("utf-8", "surrogateescape") + data)
+                # with names and lengths, so that a text moved to another file changes the hash
+                header = f"{folder.name}/{file.name} {len(data)}\n"
+                digest.update(header.encode("utf-8", "surrogateescape") + data)
                 pairs.append((folder.name, data))
     if not pairs:
         raise SourceError(f"text {name} is a directory without a folder of .txt files for each label")
@@ -207,9 +213,10 @@ def _imdb() -> Documents:
 
 
 def _of_pairs(name: str, pairs: Sequence[tuple[str, bytes]], labelling: str, digest: str) -> Documents:
+    """The documents of ``(label, text)`` pairs."""
     classes = sorted({label for label, _ in pairs})
     if len(classes) < 2:
         raise SourceError(f"text {name} has {len(classes)} label; a classifier needs at least 2")
-    place = {label: index for index, label in enumerate(classes)}
-    texts, labels = [text for _, text in pairs], [place[label] for label, _ in pairs]
+    index_of = {label: index for index, label in enumerate(classes)}
+    texts, labels = [text for _, text in pairs], [index_of[label] for label, _ in pairs]
     return Documents(name, texts, labels, classes, labelling, digest)

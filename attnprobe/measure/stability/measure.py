@@ -45,20 +45,20 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         request, tasks = self.request, self.sources
         names = ("steps", "seed", "seeds", "target", "eps", "condition_tokens")
         return {
-            "methods": [{"name": one.name, "options": dict(one.options)} for one in self.methods],
-            "tasks": [{"name": one.name, "n": one.n, "batch": one.batch, "rate": one.rate} for one in tasks],
-            "n": list(dict.fromkeys(one.n for one in tasks)),
+            "methods": [{"name": method.name, "options": dict(method.options)} for method in self.methods],
+            "tasks": [{"name": task.name, "n": task.n, "batch": task.batch, "rate": task.rate} for task in tasks],
+            "n": list(dict.fromkeys(task.n for task in tasks)),
             "d": self.budgets,
             "layers": [LAYERS],
             **{name: getattr(request, name) for name in names},
         }
 
     def ordered(self) -> list[StabilityCell]:
-        """Method by method."""
+        """The cells of a task method by method, each with all of its seeds."""
         cells_in_order = []
         for number in range(len(self.sources)):
-            columns = [cells for place, cells in self.by_place.items() if place.source == number]
-            cells_in_order += [cell for row in zip(*columns, strict=True) for cell in row]
+            by_seed = [cells for place, cells in self.by_place.items() if place.source == number]
+            cells_in_order += [cell for seeds_of_method in zip(*by_seed, strict=True) for cell in seeds_of_method]
         return cells_in_order
 
     def heads(self, place: Place) -> Sequence[int]:
@@ -69,7 +69,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         paper = TASKS[task.name]
         return {
             "task": task.name,
-            "layer": None,  # both together
+            "layer": None,  # a cell has both layers together
             **method_facts(cell.request),
             "family": cell.request.entry.family,
             "target": cell.target,
@@ -106,13 +106,13 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         return 0.0
 
     def work(self, place: Place, cell: StabilityCell) -> Cost:
-        """Four passes a step over every sequence of its batch, of a mean length, with heads half as wide."""
+        """Four passes a step over every sequence of a batch, with heads half as wide as `work_of_method` counts."""
         task = self.sources[place.source]
-        length = (task.shortest + task.n) // 2
-        each, size = work_of_method(length, cell.d or length // 4, len(HEADS), cell.request.entry.cost)
-        return 2 * self.request.steps * task.batch * task.pairs * LAYERS * each, size
+        length = (task.shortest + task.n) // 2  # the mean of the shortest and the longest
+        once, size = work_of_method(length, cell.d or length // 4, len(HEADS), cell.request.entry.cost)
+        return 2 * self.request.steps * task.batch * task.pairs * LAYERS * once, size
 
-    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Result) -> None:
         if (why := unsupported_reason(cell.request, cell.target, inputs, cell.d)) is not None:
             raise Unsupported(why)
         request, steps = self.request, []
@@ -121,6 +121,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         try:
             for step in training.run(request.steps, request.eps):
                 steps.append(step)
+                # later steps would train on weights that are not finite
                 if not all(isfinite(getattr(step, name)) for name in STEP_METRICS):
                     reason = f"step {len(steps)}: loss, gradient or embedding is not finite"
                     result |= {"status": "diverged", "reason": reason}
@@ -131,6 +132,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         except NotFinite as error:
             raise NotFinite(f"step {len(steps) + 1}: {error}") from error
         finally:
+            # the steps before an error are shown
             result |= {"rows": _rows(training, steps), "seconds": perf_counter() - begin}
 
 
@@ -141,10 +143,10 @@ def _rows(training: Training, steps: Sequence[Step]) -> list[JsonObject]:
         for number, step in enumerate(steps, 1)
     ]
     for entry in training.trajectory(list(steps)).conditions:
-        at = {name: entry[name] for name in ("matrix", "inverted", "layer", "head")}
-        numbers = {name: entry[name] for name in ("tokens", "cond", "cond_eff", "rank")}
-        for number, values in enumerate(zip(*numbers.values(), strict=True), 1):
-            row = dict(zip(numbers, values, strict=True))
-            cond = inf if row["cond"] is None else row["cond"]  # singular
-            rows.append({"kind": "condition", "step": number, **at, **row, "cond": cond})
+        matrix = {name: entry[name] for name in ("matrix", "inverted", "layer", "head")}
+        columns = {name: entry[name] for name in ("tokens", "cond", "cond_eff", "rank")}
+        for number, values in enumerate(zip(*columns.values(), strict=True), 1):
+            numbers = dict(zip(columns, values, strict=True))
+            cond = inf if numbers["cond"] is None else numbers["cond"]  # None is a singular matrix
+            rows.append({"kind": "condition", "step": number, **matrix, **numbers, "cond": cond})
     return rows

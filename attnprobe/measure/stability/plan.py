@@ -21,7 +21,7 @@ from . import OWN, StabilityRequest
 from .naming import parse_tasks
 from .tasks import TaskSource, check_setting, open_task
 
-SELF_ATTENTION = "softmax"  # the denominator of ratios
+SELF_ATTENTION = "softmax"  # the method in the denominator of ratios
 LAYERS = 2
 
 
@@ -32,13 +32,13 @@ class StabilityCell(Cell):
     target: str = SELF_ATTENTION
 
 
-def own_target(one: MethodRequest) -> str:
-    """The target of a method in its own model: the Gaussian kernel if it supports that target."""
-    return "gaussian" if one.entry.kind == "method" and "gaussian" in one.entry.targets else SELF_ATTENTION
+def own_target(method: MethodRequest) -> str:
+    """The target of a method in its own model: the Gaussian kernel if the method supports it."""
+    return "gaussian" if method.entry.kind == "method" and "gaussian" in method.entry.targets else SELF_ATTENTION
 
 
 def check_condition_tokens(number: int) -> None:
-    """Refuse a number of tokens that no condition number is of."""
+    """Refuse a number of tokens for which there is no condition number."""
     if number < 0 or number == 1:
         raise UsageError(f"condition-tokens={number}: choose 0, or at least 2 tokens")
 
@@ -52,36 +52,38 @@ def stability_prepared(
         raise UsageError(f"dtype={request.dtype}: training runs in float32 or float64")
     tasks = parse_tasks(request.tasks)
     parsed = parse_methods(request.methods, "gaussian" if request.target == OWN else request.target)
-    first = [one for one in parsed if (one.name, dict(one.options)) == (SELF_ATTENTION, {})]
-    others = [one for one in parsed if one not in first]
+    first = [method for method in parsed if method.name == SELF_ATTENTION and not method.options]
+    others = [method for method in parsed if method not in first]
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
     shared = {"n": request.n, "batch": request.batch, "rate": request.rate}
-    check_setting(**shared)  # of no task, if each has an option of its own
+    check_setting(**shared)  # by itself: no task uses an option for which each task has a value of its own
     refuse_endless(len(tasks) * len(methods) * len(request.d) * request.seeds)
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
-    places = [(one, target_of(request, one), task) for one in methods if one.requested for task in opened]
+    trainings = [
+        (method, target_of(request, method), task) for method in methods if method.requested for task in opened
+    ]
 
     def refusals(d: int) -> int:
-        return sum(unsupported_reason(*place, d) is not None for place in places)
+        return sum(unsupported_reason(*training, d) is not None for training in trainings)
 
     budgets = fitting(request, min(task.shortest for task in opened), refusals, notify)
-    reasons = [unsupported_reason(*place, d) for place in places for d in budgets_of(place[0], budgets)]
+    reasons = [unsupported_reason(*training, d) for training in trainings for d in budgets_of(training[0], budgets)]
     if None not in reasons:
         raise UsageError(reasons[0])
     return opened, methods, budgets
 
 
-def unsupported_reason(one: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
-    """Why a method cannot train on a task's shortest and longest sequences; None if it can."""
-    reasons = (refused(one, target, n, d) for n in (task.shortest, task.n))
-    return next((f"{task.name}: {why}" for why in reasons if why is not None), None)
+def unsupported_reason(method: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
+    """The reason why a method cannot train on a task's shortest or longest sequences; None if it can."""
+    reasons = (refused(method, target, n, d) for n in (task.shortest, task.n))
+    return next((f"{task.name}: {reason}" for reason in reasons if reason is not None), None)
 
 
-def target_of(request: StabilityRequest, one: MethodRequest) -> str:
-    """The target of a method in a request. Self-attention always has the target softmax."""
-    if not one.requested:
+def target_of(request: StabilityRequest, method: MethodRequest) -> str:
+    """The target of a method in a request. Self-attention that attnprobe adds has the target softmax."""
+    if not method.requested:
         return SELF_ATTENTION
-    return own_target(one) if request.target == OWN else request.target
+    return own_target(method) if request.target == OWN else request.target
 
 
 def stability_cells(
@@ -89,12 +91,12 @@ def stability_cells(
 ) -> list[StabilityCell]:
     """The cells of a task with one seed: method by method, budget by budget."""
     facts, seed, cells = identity_facts(task.facts), request.seed + repeat, []
-    for one in methods:
-        target = target_of(request, one)
-        for d in budgets_of(one, budgets):
+    for method in methods:
+        target = target_of(request, method)
+        for d in budgets_of(method, budgets):
             key = cell_key(
                 command="stability",
-                **method_identity(one),
+                **method_identity(method),
                 target=target,
                 source=facts,
                 n=task.n,
@@ -106,5 +108,5 @@ def stability_cells(
                 seed=seed,
                 condition_tokens=request.condition_tokens,
             )
-            cells.append(StabilityCell(key, one, d, repeat, seed, target))
+            cells.append(StabilityCell(key, method, d, repeat, seed, target))
     return cells

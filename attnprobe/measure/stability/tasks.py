@@ -36,12 +36,13 @@ class Example:
 
 
 class TaskSource(ABC):
-    """A task with its batches: the same for the same seed and step, on every machine.
+    """A task with its batches, which depend on the seed and the step alone, on every machine.
 
     Attributes:
-        name: one of `TASKS`. n: the most tokens of a sequence. shortest: the fewest tokens of a sequence. batch: the
-            examples of a batch. rate: the paper's learning rate. classes, vocabulary: the numbers of labels and of
-            tokens. pairs: the sequences of an example. facts: all that determines the batches, for records and titles.
+        name: one of `TASKS`. n, shortest: the most and the fewest tokens of a sequence.
+        batch: the number of examples of a batch. rate: the learning rate, by default the paper's.
+        classes, vocabulary: the numbers of labels and of tokens. pairs: the number of sequences of an example.
+        facts: everything that determines the batches, for records and titles.
     """
 
     classes: int
@@ -59,8 +60,8 @@ class TaskSource(ABC):
         self.facts = {"task": name, "dtype": spec.dtype, "fallback": []}
 
     def batch_of(self, seed: int, step: int) -> list[Example]:
-        """The examples of one step. Those of a seed are cached, because every method trains on the same ones."""
-        if any(other != seed for other, _ in self._batches):
+        """The examples of one step. The batches of a seed are cached, because every method trains on the same ones."""
+        if any(other != seed for other, _ in self._batches):  # the seeds follow one another
             self._batches.clear()
         if (seed, step) not in self._batches:
             self._batches[seed, step] = self._made(seed, step)
@@ -216,20 +217,21 @@ def check_setting(n: int | None, batch: int | None, rate: float | None) -> None:
 
 
 def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
-    place = path_of(path, SourceError)
+    """The arrays of a file by name, and its SHA-256."""
+    file_path = path_of(path, SourceError)
     try:
-        with open_regular(place, 16 * GIB) as file:
+        with open_regular(file_path, 16 * GIB) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a file has readinto
     except OSError as error:
         raise SourceError(f"data {path} cannot be read: {error.strerror}") from error
     with reading(f"data {path}", SourceError, ": it cannot be read as npz or safetensors"):
-        if place.suffix == ".safetensors":
+        if file_path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return load_file(place), digest
+            return load_file(file_path), digest
         import numpy as np
 
-        with np.load(place, allow_pickle=False) as held:
+        with np.load(file_path, allow_pickle=False) as held:
             return {name: torch.from_numpy(held[name]) for name in held.files}, digest
 
 

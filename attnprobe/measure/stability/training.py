@@ -33,8 +33,8 @@ from .plan import LAYERS, OWN, check_condition_tokens, own_target, unsupported_r
 from .record import STEP_METRICS
 from .tasks import TaskSource, open_task
 
-BETAS = (0.9, 0.999)
-SHOWN = ("B", "C")  # exact matrices, on the Q and K of a method's own training
+BETAS = (0.9, 0.999)  # of Adam
+SHOWN = ("B", "C")  # the exact matrices whose condition is measured, on the Q and K of a method's own training
 
 Examples = Sequence[tuple[Sequence[Tensor], int]]
 AttendAt = Callable[[int, int, int, Tensor, Tensor, Tensor], Tensor]  # step, sequence, layer, q, k, v
@@ -45,8 +45,9 @@ class Step:
     """One step, i.
 
     Attributes:
-        tau: τ_i. tau_before_norm: the same of the embedding before the last layer norm. loss: the mean cross entropy of
-            the batch at W_{i-1}. gradient_norm: the norm of its gradient with respect to all weights.
+        tau: τ_i. tau_before_norm: the same ratio of the embedding before the last layer norm.
+        loss: the mean cross entropy of the batch at W_{i-1}.
+        gradient_norm: the norm of the loss's gradient with respect to all weights.
         weight_change: ``‖W_i - W_{i-1}‖_F`` of the weights of f, which are all except the classifier's.
         embedding_change: ``‖f(x_i, W_i) - f(x_i, W_{i-1})‖_F``.
     """
@@ -71,8 +72,9 @@ def training_steps(
 ) -> Iterator[Step]:
     """Train by Adam (β = 0.9, 0.999, no weight decay, a constant rate), and yield the changes of each step.
 
-    Sequences are processed one at a time and their gradients are added. So memory is that of one sequence, and none is
-    padded. Each sequence is read twice: at W_{i-1} with its gradient, and at W_i. Sums are taken in float64.
+    Sequences are processed one at a time and their gradients are added. So memory is that of one sequence, and no
+    sequence is padded. Each sequence is read twice: at W_{i-1} with its gradient, and at W_i. Sums are taken in
+    float64.
 
     Args:
         weights: W_0, which is not changed. batches: the examples of a step, ``(sequences, label)`` each.
@@ -89,22 +91,13 @@ def training_steps(
             return partial(attend, step, number)
 
         adam.zero_grad()
-        loss, before = 0.0, []
-        number = 0
-        for sequences, label in batch:
-            embeddings = []
-            for tokens in sequences:
-                embeddings.append(model.embedding(own, _put(tokens, own), attend_at(number)))
-                number += 1
-            scores = model.logits(own, [normed for normed, _ in embeddings])
-            part = functional.cross_entropy(scores[None], torch.tensor([label], device=scores.device)) / len(batch)
-            part.backward()
-            loss += float(part.detach())
-            before += [(normed.detach(), raw.detach()) for normed, raw in embeddings]
-        squares = [one.grad.double().square().sum() for one in own.values() if one.grad is not None]
+        loss, before = _add_gradients(model, own, batch, attend_at)
+        squares = [weight.grad.double().square().sum() for weight in own.values() if weight.grad is not None]
+        # W_{i-1}
         earlier = {name: x.detach().clone() for name, x in own.items()}
         adam.step()
         with torch.no_grad():
+            # W_i - W_{i-1} of the weights of f: all but the classifier's
             weight = sum(
                 float((x - earlier[name]).double().square().sum())
                 for name, x in own.items()
@@ -119,7 +112,30 @@ def training_steps(
         yield Step(ratio(normed), ratio(raw), loss, float(sum(squares)) ** 0.5, weight**0.5, normed**0.5)
 
 
+def _add_gradients(
+    model: Classifier, weights: Weights, batch: Examples, attend_at: Callable[[int], Callable[..., Tensor]]
+) -> tuple[float, list[tuple[Tensor, ...]]]:
+    """Add the gradients of a batch to those of the weights, example by example.
+
+    Returns the mean loss, and the embedding of each sequence after and before the last norm.
+    """
+    loss, before = 0.0, []
+    number = 0  # of the sequence in the batch; an example of retrieval has two
+    for sequences, label in batch:
+        embeddings = []
+        for tokens in sequences:
+            embeddings.append(model.embedding(weights, _put(tokens, weights), attend_at(number)))
+            number += 1
+        scores = model.logits(weights, [normed for normed, _ in embeddings])
+        part = functional.cross_entropy(scores[None], torch.tensor([label], device=scores.device)) / len(batch)
+        part.backward()  # at once, which frees the graph of the example
+        loss += float(part.detach())
+        before += [(normed.detach(), raw.detach()) for normed, raw in embeddings]
+    return loss, before
+
+
 def _put(tokens: Tensor, weights: Weights) -> Tensor:
+    """The tokens on the device of the weights."""
     return tokens.to(weights["embed.token"].device)
 
 
@@ -127,13 +143,14 @@ def _moved(
     model: Classifier, weights: Weights, sequences: Sequence[Tensor], before: list[tuple[Tensor, ...]], attend_at
 ) -> tuple[float, float]:
     """``‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F``, and the same before the last norm."""
-    total = [0.0, 0.0]
+    after_norm = before_norm = 0.0
     for number, tokens in enumerate(sequences):
-        after = model.embedding(weights, _put(tokens, weights), attend_at(number))
-        for place, (now, then) in enumerate(zip(after, before[number], strict=True)):
-            total[place] += float((now - then).double().square().sum())
+        normed, raw = model.embedding(weights, _put(tokens, weights), attend_at(number))
+        old_normed, old_raw = before[number]
+        after_norm += float((normed - old_normed).double().square().sum())
+        before_norm += float((raw - old_raw).double().square().sum())
         before[number] = ()  # frees its memory
-    return total[0], total[1]
+    return after_norm, before_norm
 
 
 @dataclass(frozen=True)
@@ -141,8 +158,7 @@ class Trajectory:
     """The measurements of one training, one number for each step.
 
     Attributes:
-        tau: the instability τ_i. tau_before_norm, loss, gradient_norm, weight_change, embedding_change: as in
-            `Step`.
+        tau, tau_before_norm, loss, gradient_norm, weight_change, embedding_change: as in `Step`.
         conditions: one entry for each matrix, layer and head of the first sequence of each batch, at W_{i-1}:
             ``matrix``, ``inverted`` (whether the method inverts it), ``layer``, ``head``, ``tokens``, and lists over
             the steps: ``cond`` (None if the matrix is numerically singular), ``cond_eff`` and ``rank``. ``B`` and ``C``
@@ -160,62 +176,73 @@ class Trajectory:
 
 @dataclass
 class Training:
-    """One training, and the condition numbers of its matrices."""
+    """One training, and the condition numbers of its matrices.
+
+    Attributes:
+        tokens: the number of tokens for condition numbers of attention; 0 computes no condition numbers.
+        conditions: an entry of `Trajectory.conditions` for each matrix, layer and head.
+    """
 
     task: TaskSource
-    one: MethodRequest
+    method: MethodRequest
     target: str
     d: int | None
     seed: int
     tokens: int
-    conditions_by_place: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    conditions: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
 
     def run(self, steps: int, eps: float) -> Iterator[Step]:
+        """Train, and yield each step."""
         task = self.task
         model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=LAYERS)
         weights = model.initial(self.seed, task.dtype, task.device)
 
         def batches(step: int) -> list[tuple[Sequence[Tensor], int]]:
-            return [(one.sequences, one.label) for one in task.batch_of(self.seed, step)]
+            return [(example.sequences, example.label) for example in task.batch_of(self.seed, step)]
 
         yield from training_steps(model, weights, batches, self.attend, steps=steps, rate=task.rate, eps=eps)
 
     def attend(self, step: int, number: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention of one layer on one sequence, (h, n, p)."""
-        each = self.task.batch * self.task.pairs
-        qkv = QKV(q, k, v, label={"layer": layer, "window": step * each + number})
-        approx = approximate(self.one.entry, qkv, self.d, seed=self.seed, target=self.target, **self.one.options)
+        sequences = self.task.batch * self.task.pairs  # of a step
+        # the label seeds the draws: they differ between steps and sequences, and not between W_{i-1} and W_i
+        qkv = QKV(q, k, v, label={"layer": layer, "window": step * sequences + number})
+        method = self.method
+        approx = approximate(method.entry, qkv, self.d, seed=self.seed, target=self.target, **method.options)
         if torch.is_grad_enabled() and not approx.output.requires_grad:
-            raise Unsupported(f"{self.one.label} does not differentiate: no gradient reaches its output")
+            raise Unsupported(f"{method.label} does not differentiate: no gradient reaches its output")
+        # the first sequence of a batch, and W_{i-1} alone, where gradients are enabled
         if self.tokens and number == 0 and torch.is_grad_enabled():
             with torch.no_grad():
                 self._observe(layer, qkv, approx)
         return approx.output
 
     def _observe(self, layer: int, qkv: QKV, approx: Any) -> None:
-        """Condition numbers of B and C on the first tokens, and of the method's cores on all."""
-        few = QKV(*(x.detach()[:, : self.tokens] for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
-        for row, head in enumerate(qkv.heads):
-            for name, matrix, _ in exact_matrices(few, row):
+        """Measure the condition of B and C on the first tokens, and of the method's cores on all tokens."""
+        first_tokens = QKV(*(x.detach()[:, : self.tokens] for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+        for index, head in enumerate(qkv.heads):
+            for name, matrix, _ in exact_matrices(first_tokens, index):
                 if name in SHOWN:
-                    self._keep(name, False, layer, head, few.n, matrix)
+                    self._keep(name, False, layer, head, first_tokens.n, matrix)
         detached = QKV(*(x.detach() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
-        for core in core_matrices(detached, approx, self.one.options) if approx.cores else ():
+        for core in core_matrices(detached, approx, self.method.options) if approx.cores else ():
             for head, matrix in zip(qkv.heads, core.matrix.detach(), strict=True):
                 self._keep(core.name, core.inverted, layer, head, qkv.n, matrix)
 
     def _keep(self, name: str, inverted: bool, layer: int, head: int, tokens: int, matrix: Tensor) -> None:
-        place = {"matrix": name, "inverted": inverted, "layer": layer, "head": head}
+        """Append the condition of a matrix at one step to the entry of the matrix."""
+        facts = {"matrix": name, "inverted": inverted, "layer": layer, "head": head}
         empty = {key: [] for key in ("tokens", "cond", "cond_eff", "rank")}
-        entry = self.conditions_by_place.setdefault((name, layer, head), place | empty)
+        entry = self.conditions.setdefault((name, layer, head), facts | empty)
         measured = condition(matrix)
         values = {"cond": measured.value, "cond_eff": measured.cond_eff, "rank": measured.rank}
         for key, value in {"tokens": tokens, **values}.items():
             entry[key].append(value)
 
     def trajectory(self, steps: list[Step]) -> Trajectory:
+        """The measurements of the steps, as lists over steps."""
         lists = {name: tuple(getattr(step, name) for step in steps) for name in STEP_METRICS}
-        return Trajectory(**lists, conditions=tuple(self.conditions_by_place.values()))
+        return Trajectory(**lists, conditions=tuple(self.conditions.values()))
 
 
 @checked()
@@ -267,18 +294,18 @@ def instability(
     >>> len(result.tau), all(value > 0 for value in result.tau)
     (3, True)
     """
-    StabilityRequest(steps=steps, eps=eps)  # which refuses impossible ones
+    StabilityRequest(steps=steps, eps=eps)  # refuses impossible values
     check_condition_tokens(condition_tokens)
     if isinstance(task, str):
         spec = SourceSpec(text=text, device=device, dtype=dtype)
         task = open_task(task, spec, n=n, batch=batch, rate=rate, data=data)
     entry = get(method)
     target = own_target(MethodRequest(method)) if target == OWN else target
-    one = MethodRequest(method, entry.check(target, options))
+    request = MethodRequest(method, entry.check(target, options))
     d = None if entry.budget is None else d
-    if (why := unsupported_reason(one, target, task, d)) is not None:
+    if (why := unsupported_reason(request, target, task, d)) is not None:
         raise Unsupported(why)
-    training = Training(task, one, target, d, seed, condition_tokens)
+    training = Training(task, request, target, d, seed, condition_tokens)
     measured = []
     for number, step in enumerate(training.run(steps, eps)):
         measured.append(step)

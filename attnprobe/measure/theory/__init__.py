@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ...run.cells import Cells
 
 
-def relative_errors(text: str, what: str) -> tuple[float, ...]:
+def relative_errors(text: str, called: str) -> tuple[float, ...]:
     """A list of relative errors, in its own order.
 
     Raises:
         UsageError: an entry that is not a number above 0.
     """
-    return tuple(dict.fromkeys(positive(part, what) for part in text.split(",")))
+    return tuple(dict.fromkeys(positive(part, called) for part in text.split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,12 +28,12 @@ from . import TheoryRequest
 from .record import LOST, SHAPE
 from .setting import Question, checked_budgets, question_of, setting_of
 
-RANGE = 1e-75, 1e75  # within it no fourth power of an entry under- or overflows
+RANGE = 1e-75, 1e75  # within it, no fourth power of an entry under- or overflows
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """One theorem on one layer of one window. ``request`` is the method if it is about any method, else None."""
+    """One theorem on one layer of one window. A theorem about any method has a cell for each ``request``."""
 
     key: str
     theorem: Theorem
@@ -53,13 +53,14 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = question_of(request.theorems, request.epsilon, request.delta, request.quadrature)
-        about_methods = all(one.per_method for one in self.question.theorems)
+        about_methods = all(theorem.per_method for theorem in self.question.theorems)
         draft = replace(draft_plan(request), d=request.d, repeats=request.repeats)
+        # a theorem without a method can be checked, whatever the methods refuse
         parts = prepared(request, draft, notify, timings, refuse=about_methods)
         for _, plan in parts:
             checked_budgets(plan.d)
         planned = {name: getattr(self.question, name) for name in ("epsilons", "delta", "quadrature")}
-        planned = {"theorems": [one.name for one in self.question.theorems], **planned}
+        planned = {"theorems": [theorem.name for theorem in self.question.theorems], **planned}
         super().__init__(request, parts, partial(_cells, self.question), planned)
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
         once, more_bytes = work_of_method(n, max(plan.d), heads, cell.request.entry.cost, matrix=True)
         return work + plan.repeats * len(plan.d) * once, size + more_bytes
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def measure_cell(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         _check(self.question, cell.theorem, cell.request, self.plan_of(place), inputs, result)
 
 
@@ -118,20 +119,12 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
 def _check(
     question: Question, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, result: Result
 ) -> None:
-    """Store the findings of a theorem, also those before an error, and the budgets that its method does not support."""
-    if qkv.visible is not None and not theorem.causal:
-        form = "is causal" if qkv.sliding_window is None else "has a sliding window"
-        raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
-    if qkv.sink_logits is not None:
-        raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
+    """Store the findings of a theorem, and the budgets that its method does not support.
+
+    If the check raises an error, the findings before it are stored.
+    """
     inner, findings, reasons = qkv.compressed(), [], {}
-    for name in "qkv":
-        largest = float(inner.parts()[name].abs().max())
-        if largest and not RANGE[0] < largest < RANGE[1]:
-            raise Unsupported(
-                f"the largest entry of {name} is {largest:.2g}, and bounds are computed from squares: scale it into "
-                f"{RANGE[0]:g}..{RANGE[1]:g}"
-            )
+    _refuse_inputs(theorem, qkv, inner)
     if method is not None:
         tried = {d: refused(method, plan.target, inner.n_q, d) for d in budgets_of(method, plan.d)}
         reasons = {d: why for d, why in tried.items() if why is not None}
@@ -145,10 +138,12 @@ def _check(
         with full_precision():
             findings.extend(theorem.check(inner, setting))
     except Unsupported as error:
+        # None is the check as a whole, behind the budgets that the method refuses
         reasons[None] = message(error)
         if not findings:
             raise
     finally:
+        # also after an error: the findings before it hold
         if findings:
             nothing = {
                 "kind": HEAD,
@@ -156,18 +151,40 @@ def _check(
                 "at": "",
             }
             refusals = [{**nothing, "d": d, "status": "skipped", "reason": why} for d, why in reasons.items()]
-            result["rows"] = [row for one in findings for row in _rows(one, inner.heads)] + refusals
+            result["rows"] = [row for finding in findings for row in _rows(finding, inner.heads)] + refusals
     if not findings:
         raise BadResult("the theorem gave no finding")
     if None not in reasons and (lost := sum(None in finding.verdicts() for finding in findings)):
         result |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
 
 
+def _refuse_inputs(theorem: Theorem, qkv: QKV, inner: QKV) -> None:
+    """Refuse attention that the theorem is not about, and entries whose powers leave float64.
+
+    Args:
+        inner: Q, K and V in their compressed form, which the theorem is checked on.
+    """
+    if qkv.visible is not None and not theorem.causal:
+        form = "is causal" if qkv.sliding_window is None else "has a sliding window"
+        raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
+    # a sink takes a part of each row
+    if qkv.sink_logits is not None:
+        raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
+    # the theorems square and multiply entries in float64
+    for name in "qkv":
+        largest = float(inner.parts()[name].abs().max())
+        if largest and not RANGE[0] < largest < RANGE[1]:
+            raise Unsupported(
+                f"the largest entry of {name} is {largest:.2g}, and bounds are computed from squares: scale it into "
+                f"{RANGE[0]:g}..{RANGE[1]:g}"
+            )
+
+
 def _rows(finding: Finding, heads: Sequence[int]) -> list[JsonObject]:
     """The rows of a finding: a verdict for each head, then its details."""
     at = dict(finding.at)
-    method, epsilon, delta = (at.pop(name, None) for name in ("method", "epsilon", "delta"))
-    del method  # it is the cell's
+    at.pop("method", None)  # the cell names it
+    epsilon, delta = at.pop("epsilon", None), at.pop("delta", None)
     statement = {"d": finding.d, "epsilon": epsilon, "delta": delta, "at": options_text(at), "sense": finding.sense}
     verdicts = finding.verdicts()
     columns = {
@@ -184,10 +201,11 @@ def _rows(finding: Finding, heads: Sequence[int]) -> list[JsonObject]:
     words = {"assumption": finding.assumption, "promise": finding.promise}
     rows = [{**row, **statement, **words} for row in head_rows(heads, columns)]
     for name, numbers in finding.details.items():
+        # a detail is one number of a head, or a list
         for head, value in zip(heads, _list(numbers), strict=True):
-            several = enumerate(value) if isinstance(value, list) else [(None, value)]
-            place = {"kind": "detail", "head": head, **statement, "detail": name}
-            rows += [{**place, "index": index, "value": number} for index, number in several]
+            numbered = enumerate(value) if isinstance(value, list) else [(None, value)]
+            detail = {"kind": "detail", "head": head, **statement, "detail": name}
+            rows += [{**detail, "index": index, "value": number} for index, number in numbered]
     return rows
 
 

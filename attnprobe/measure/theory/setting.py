@@ -77,12 +77,12 @@ def findings(
     if not seeds:
         raise UsageError("no seeds; a probability needs at least one")
 
-    epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in _several(epsilon)))
+    epsilons = tuple(dict.fromkeys(positive(str(value), "epsilon") for value in _several(epsilon)))
     question = question_of([theorem], epsilons, delta, quadrature)
     inner, budgets, results = qkv.compressed(), checked_budgets(_several(d)), []
-    for one in question.theorems:
-        for method in parse_methods(methods, target) if one.per_method else (None,):
-            results += one.check(inner, setting_of(question, method, budgets, seeds, target, inner))
+    for statement in question.theorems:
+        for method in parse_methods(methods, target) if statement.per_method else (None,):
+            results += statement.check(inner, setting_of(question, method, budgets, seeds, target, inner))
     return results
 
 
@@ -97,7 +97,7 @@ def question_of(
     names = [name.strip() for text in theorems for name in text.split(",")]
     if not all(names):
         raise UsageError("an empty theorem name; write --theorem NAME or NAME,NAME, or all")
-    unique = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
+    unique = dict.fromkeys(known for name in names for known in (THEOREMS if name == "all" else [name]))
     if not unique:
         raise UsageError("no theorem; write --theorem NAME")
     if not epsilons:
@@ -122,15 +122,17 @@ def setting_of(
 ) -> Setting:
     """The parameters of a theorem, with the draws and the methods of this layer and window.
 
-    A theorem with methods of its own (``request`` None) has their target, the default.
+    Args:
+        request: the method of a statement about any method. None for a theorem that names its methods itself: their
+            target is softmax.
     """
     target = "softmax" if request is None else target
     known = {} if request is None else {_written(request): request}
 
-    def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
-        one = known[method] if method in known else parse_methods([method], target)[0]
+    def run(name: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
+        method = known[name] if name in known else parse_methods([name], target)[0]
         heads = qkv if row is None else qkv.head(row)
-        return approximate(one.entry, heads, d, seed=seed, target=target, **one.options)
+        return approximate(method.entry, heads, d, seed=seed, target=target, **method.options)
 
     return Setting(
         budgets=budgets,
@@ -146,6 +148,7 @@ def setting_of(
 
 
 def _written(request: MethodRequest) -> str:
+    """The method as ``--method`` takes it."""
     options = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
     return f"{request.label}:{options}" if options else request.label
 
@@ -156,16 +159,17 @@ def list_all(format_: str) -> str:
         return "\n\n".join(_card(name) for name in THEOREMS)
     from ...show.listing import listing
 
-    rows = [
-        {"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
-        for one in THEOREMS.values()
+    names = ("paper", "says", "cost", "per_method")
+    facts = [
+        {"theorem": theorem.name, **{name: getattr(theorem, name) for name in names}} for theorem in THEOREMS.values()
     ]
-    return listing("theorems", rows, format_)
+    return listing("theorems", facts, format_)
 
 
 def _card(name: str) -> str:
-    one = THEOREMS[name]
-    about = " · tested for every --method" if one.per_method else ""
-    lines = [one.paper, one.says, f"cost: {one.cost}{about}"]
+    """A theorem on a terminal."""
+    theorem = THEOREMS[name]
+    about = " · tested for every --method" if theorem.per_method else ""
+    lines = [theorem.paper, theorem.says, f"cost: {theorem.cost}{about}"]
     wrapped = [part for line in lines for part in textwrap.wrap(line, 96, subsequent_indent="  ")]
-    return "\n".join([one.name, *(f"  {line}" for line in wrapped)])
+    return "\n".join([theorem.name, *(f"  {line}" for line in wrapped)])

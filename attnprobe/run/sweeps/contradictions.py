@@ -20,8 +20,9 @@ class Given:
     """The given options of a command.
 
     Attributes:
-        options: of the command. texts, origins: by the names of options; an origin is ``command line``,
-            ``environment``, ``file`` or ``default``. config: the sweep's file, where there is one.
+        options: of the command. texts: the option's values as texts, by the option's name.
+        origins: ``command line``, ``environment``, ``file`` or ``default``, by the option's name.
+        config: the sweep's file; None without a sweep.
     """
 
     options: Sequence[Option]
@@ -62,7 +63,7 @@ def refuse_pairs(given: Given) -> None:
     Redundant options are allowed: a tolerance without matrix errors, repeats of a deterministic method.
 
     Raises:
-        UsageError: it names both, and the place of the one to drop.
+        UsageError: the message names both options, and where the option stands that should go.
     """
     for option in given.options:
         if given.texts.get(option.name):
@@ -94,22 +95,22 @@ def _refuse_excluded(given: Given, option: Option) -> None:
             raise UsageError(f"{given.called(other.name)} and {given.plain(option.name)} exclude each other: {why}")
         readers = [reader for reader, names in option.reads.items() if other.name in names]
         if readers and value not in readers:
-            [reader] = readers
+            [reader] = readers  # no option is read at two values
             needed = f"--{option.long} {reader}"
             raise UsageError(f"{given.called(other.name)} needs {needed}, but the {option.long} is {value}")
 
 
 def _refuse_with_shards(given: Given) -> None:
-    """Refuse a malformed shard, one without a folder, and results that need the whole run.
+    """Refuse a malformed shard, a shard without a folder, and results that need the whole run.
 
-    Figures and gates that a sweep's file names stand: they are for the run without a shard that gathers the others.
+    Figures and gates of a sweep's file are allowed: they are for the last run, which has no shard and joins the parts.
     """
     shard = parse_shard(given.texts["shard"])
     if given.texts.get("out") is None:
         raise UsageError(f"{given.called('shard')} {shard}: name the folder that the shards share; give --out DIR")
     for option in given.options:
-        asked = given.texts.get(option.name)
-        if option.of_whole and asked and asked != (NO_FIGURE,) and given.origins.get(option.name) != "file":
+        text = given.texts.get(option.name)
+        if option.of_whole and text and text != (NO_FIGURE,) and given.origins.get(option.name) != "file":
             raise UsageError(
                 f"{given.called(option.name)} and {given.plain('shard')} exclude each other: {option.of_whole} need "
                 "the whole run; give it without --shard, once all shards have run"

@@ -19,8 +19,8 @@ from ...errors import UsageError, nearest
 from ...files import MIB, path_of, read_regular, reading
 from ..option import Option
 
-LARGEST = 4 * MIB  # of a file
-DIGITS = re.compile("[-+]?[0-9_]+")
+LARGEST = 4 * MIB  # size of a file
+DIGITS = re.compile("[-+]?[0-9_]+")  # a number that people read in base 10
 IN_WHEEL, IN_CLONE = Path(__file__).with_name("configs"), Path(__file__).parents[3] / "configs"
 
 
@@ -30,8 +30,8 @@ class Config:
 
     Attributes:
         command: its name. values: by the command's parameter names, as the command line would have given them.
-        gates: the mappings under ``gates``, unchecked. places: what to call each, with its line. lines: where each
-            key stands.
+        gates: the mappings under ``gates``, unchecked. places: the name of each gate in messages, with its line.
+        lines: the line of each key.
     """
 
     path: Path
@@ -45,12 +45,13 @@ class Config:
 def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Option]]) -> Config:
     """Read and check a sweep's file.
 
-    Keys are ``command`` (``error`` where it is left out), ``gates``, and the long option names of that command,
-    ``methods``, ``theorems`` and ``figures`` standing for ``method``, ``theorem`` and ``plot``, and ``_`` for ``-``.
-    Lists may be YAML lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
+    Keys are ``command`` (by default ``error``), ``gates``, and the long option names of that command. The keys
+    ``methods``, ``theorems`` and ``figures`` may replace ``method``, ``theorem`` and ``plot``, and ``_`` may replace
+    ``-``. Lists may be YAML lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
 
     Args:
-        settings_of: the options of a command by their names in a file (`Option.keys`). It refuses an unknown command.
+        settings_of: gives the options of a command by their keys in a file (`Option.keys`), and refuses an unknown
+            command.
 
     Raises:
         UsageError: with ``file:line``: a file that is not a YAML mapping, an unknown or repeated key (with the nearest
@@ -72,6 +73,7 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
     values: dict[str, Any] = {}
     for key, value in contents.items():
         where = f"{path}:{lines[key]}"
+        # the key as it is first: it may have an underscore of its own
         name = key if key in settings else key.replace("_", "-")
         if name not in settings:
             known = ["command", "gates", *settings]
@@ -126,7 +128,8 @@ def _pairs(path: Path) -> dict[str, _Entry]:
                     raise UsageError(f"{path}:{error.line}: {key}: {error}") from error
                 pairs[key] = _Entry(line, value, items)
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)  # a character that YAML forbids has a place in the text instead
+            # for a forbidden character PyYAML gives no mark, but a position in the text
+            mark = getattr(error, "problem_mark", None)
             line = (mark.line if mark else text[: getattr(error, "position", 0)].count("\n")) + 1
             raise UsageError(f"{path}:{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
     return pairs
@@ -142,7 +145,7 @@ def _value(value: Any, setting: Option, where: str) -> Any:
         if not (setting.is_list or setting.repeatable):
             raise UsageError(f"{where} takes one value, not a list")
     if setting.repeatable:
-        if isinstance(value, bool) and setting.kinds:  # `plot: true` is the bare flag
+        if isinstance(value, bool) and setting.kinds:  # `plot: true` is --plot without a kind
             return setting.kinds[:1] if value else ()
         items = value if isinstance(value, list) else [value]
         return tuple(_method(item, where) if isinstance(item, Mapping) else _text(item, where) for item in items)
@@ -159,7 +162,7 @@ def _value(value: Any, setting: Option, where: str) -> Any:
 
 
 def _number(value: Any, kind: type, where: str) -> int | float:
-    if isinstance(value, str) and kind is float:  # YAML reads 1e-3 as text: its floats have a dot
+    if isinstance(value, str) and kind is float:  # YAML reads 1e-3 as text, because its floats have a dot
         with suppress(ValueError):
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
@@ -202,12 +205,13 @@ class OtherBase(ValueError):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.1 without numbers that it would read in another base than they are written in: `OtherBase`."""
+    """YAML 1.1 that refuses a number which it would read in another base than people do; the error is `OtherBase`."""
 
     def integer(self, node: yaml.ScalarNode) -> int:
-        """An integer; ``0x10`` and ``0b10`` say their base."""
+        """An integer. ``0x10`` and ``0b10`` are allowed, because they name their base."""
         value = self.construct_yaml_int(node)
         if DIGITS.fullmatch(node.value):
+            # YAML 1.1 allows underscores between digits
             decimal = int(node.value.replace("_", ""))
             if decimal != value:
                 raise OtherBase(

@@ -136,7 +136,8 @@ class WeightsWords:
     )
 
 
-READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  # what only a model that reads takes
+# options that have an effect only where a model reads a text
+READING = (*(option.name for option in options_of(Reading)), "weights", "positions")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,12 +46,12 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A Ray cluster, and what each process on it gets.
+    """A Ray cluster, and the resources of each process on it.
 
     Attributes:
-        address: ``HOST:PORT``; ``auto`` is the cluster of this node; ``local`` starts a private one for the run.
+        address: ``HOST:PORT``; ``auto`` is the cluster of this node; ``local`` starts a private cluster for the run.
         gpus: of a process, also a fraction; None is 1 where the cluster has GPUs and the device is not ``cpu``, else 0.
-        cpus: of a process, and so its threads; None is 1.
+        cpus: of a process, and so the number of its threads; None is 1.
     """
 
     address: str
@@ -59,31 +59,31 @@ class Cluster:
     cpus: int | None = None
 
     @classmethod
-    def read(cls, text: str, what: str = "backend") -> Cluster | None:
-        """The cluster that a backend names; None is this machine. ``what`` is what messages call the backend.
+    def read(cls, text: str, called: str = "backend") -> Cluster | None:
+        """The cluster that a backend names; None is this machine. Messages say ``called`` for the backend.
 
         Raises:
-            UsageError: no backend, no address, or an impossible number.
+            UsageError: an unknown backend, no address, or an impossible number.
 
         >>> Cluster.read("ray:auto,gpus=0.5,cpus=2"), Cluster.read("local")
         (Cluster(address='auto', gpus=0.5, cpus=2), None)
         """
         name, colon, rest = text.partition(":")
         if name not in ("local", "ray") or (name == "local" and colon):
-            raise UsageError(f"{what} '{text}': choose local or ray:ADDRESS[,gpus=F][,cpus=N]")
+            raise UsageError(f"{called} '{text}': choose local or ray:ADDRESS[,gpus=F][,cpus=N]")
         if name == "local":
             return None
         address, _, options = rest.partition(",")
         if not address.strip():
-            raise UsageError(f"{what} ray: name the cluster, ray:HOST:PORT, or ray:local for a private one here")
+            raise UsageError(f"{called} ray: name the cluster, ray:HOST:PORT, or ray:local for a private one here")
         given = named_options(options)
         gpus, cpus = given.pop("gpus", None), given.pop("cpus", None)
         if given:
             raise unknown("option of ray", next(iter(given)), ("gpus", "cpus"))
         if gpus is not None and not _is_share(gpus):
-            raise UsageError(f"{what} ray: gpus={gpus}: choose 0, a fraction from 0.01 to 1, or a whole number")
+            raise UsageError(f"{called} ray: gpus={gpus}: choose 0, a fraction from 0.01 to 1, or a whole number")
         if cpus is not None and not (isinstance(cpus, int) and 1 <= cpus <= MOST):
-            raise UsageError(f"{what} ray: cpus={cpus}: choose a whole number from 1 to {MOST}")
+            raise UsageError(f"{called} ray: cpus={cpus}: choose a whole number from 1 to {MOST}")
         return cls(address=address.strip(), gpus=gpus, cpus=cpus)
 
 
@@ -94,9 +94,9 @@ def _is_share(gpus: Any) -> bool:
     return gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())
 
 
-def _backend(text: str, what: str) -> str:
-    Cluster.read(text, what)
-    return text
+def _backend(text: str, called: str) -> str:
+    Cluster.read(text, called)
+    return text  # the request keeps the text, which the manifest shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +127,8 @@ class RunRequest(Device, Folder, Elsewhere):
     """The options of every command that writes a run.
 
     Attributes:
-        base: where new folders are made. origin: where each value came from, for the manifest, which calls other
-            values than the default ``python`` where this names none.
+        base: the folder in which new run folders are made.
+        origin: the origin of each option's value, for the manifest. A value without one is from Python, or the default.
     """
 
     base: str = "outputs"
@@ -139,17 +139,17 @@ class RunRequest(Device, Folder, Elsewhere):
 
     @property
     def source(self) -> SourceSpec:
-        """The source, with the first of the weights."""
+        """The source of Q, K and V; of several weights it has the first."""
         from ...inputs import SourceSpec
 
-        given = {one.name: getattr(self, one.name) for one in fields(SourceSpec) if hasattr(self, one.name)}
+        given = {of.name: getattr(self, of.name) for of in fields(SourceSpec) if hasattr(self, of.name)}
         if isinstance(given.get("weights"), tuple):
             given["weights"] = given["weights"][0]
         return SourceSpec(**given)
 
     def known(self) -> JsonObject:
         """The values of options, without those that another option decides."""
-        return {one.name: getattr(self, one.name) for one in options_of(type(self))}
+        return {option.name: getattr(self, option.name) for option in options_of(type(self))}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,13 @@ SHARE = 4  # bundles of groups for each process: few enough to share forwards, e
 
 @dataclass(frozen=True)
 class Limit:
-    """A time limit of a process: it holds from this message until the next limit or None."""
+    """A time limit of a process: it holds from this message until the next limit or None.
 
-    what: tuple[str, ...]
+    Attributes:
+        keys: of the cells that are measured under the limit.
+    """
+
+    keys: tuple[str, ...]
     seconds: float
 
 
@@ -59,12 +63,13 @@ class Alone:
             groups.popleft()
 
     def bundle(self, count: int) -> int:
+        """The largest number of groups that are done at once, so that they share inputs: all of them."""
         return max(1, count)
 
 
 @dataclass
 class Member:
-    """A process of a crew: its number, its group, whether it is ready, and its time limit."""
+    """A process of a crew: its number, its group, whether it is ready, and its time limit since a moment."""
 
     number: int
     group: Any = None
@@ -120,7 +125,7 @@ class Crew(ABC, Generic[M]):
         """End every process: idle ones by a message, the others at once."""
 
     def bundle(self, count: int) -> int:
-        """How many of ``count`` groups one process may take at once, so that they share inputs."""
+        """The largest number of ``count`` groups that one process takes at once, so that they share inputs."""
         return max(1, count // (SHARE * self.size))
 
     def run(self, groups: Iterable[Bundle], work: GroupWork, listener: Ledger) -> None:
@@ -131,12 +136,12 @@ class Crew(ABC, Generic[M]):
         """
         self.work, self.listener = work, listener
         self.waiting, self.members = deque(groups), []
-        self.free = list(range(self.size - 1, -1, -1))
+        self.free = list(range(self.size - 1, -1, -1))  # numbers of processes; the lowest is hired first
         self.tries: Counter[Bundle] = Counter()
         self.false_starts = 0
-        self.timed_out: set[tuple[Bundle, Limit]] = set()  # groups, by the limits beyond which their processes went on
+        self.timed_out: set[tuple[Bundle, Limit]] = set()  # groups with the limits that their processes exceeded
         try:
-            while self.waiting or any(one.group is not None for one in self.members):
+            while self.waiting or any(member.group is not None for member in self.members):
                 self._turn()
         finally:
             self.dismiss(self.members)
@@ -145,17 +150,19 @@ class Crew(ABC, Generic[M]):
         """Give the free members groups, hire others, and hear all."""
         for member in self.members:
             self._give(member)
-        starting = sum(not one.ready for one in self.members)
+        # a process that is still starting will take a group too
+        starting = sum(not member.ready for member in self.members)
         for _ in range(min(len(self.free), len(self.waiting) - starting)):
             self.members.append(self.hire(self.work, self.free.pop()))
-        silent = {one.number: one for one in self.members}  # others may have left their limit behind
+        silent = {member.number: member for member in self.members}
         for member, heard in self.hear():
             silent.pop(member.number, None)
             if isinstance(heard, Died):
                 self._died(member, heard.reason)
             else:
                 self._heard(member, *heard)
-                self._give(member)  # before anyone else is heard
+                self._give(member)  # at once: the other messages may take long
+        # only a silent member can be beyond its limit: one that sent a message may have ended its limit by it
         for member in silent.values():
             if member.limit is not None and time.monotonic() > member.since + member.limit.seconds + GRACE:
                 self._overran(member, member.limit)
@@ -183,7 +190,7 @@ class Crew(ABC, Generic[M]):
         self.false_starts = 0 if member.ready else self.false_starts + 1
         if self.false_starts >= FALSE_STARTS:
             raise UsageError(f"jobs: {reason} before it could begin, {self.false_starts} times; {self.hint}")
-        if member.ready:
+        if member.ready:  # a process that never began measured nothing
             self.listener.died(reason)
         if member.group is not None:
             self._again(member.group, reason)
@@ -193,6 +200,8 @@ class Crew(ABC, Generic[M]):
         self.dismiss([member])
         self._left(member)
         self.listener.overran(member.group, limit)
+        # the cell has failed, so that the next process skips it; if the same limit is exceeded again, the fault is
+        # not the cell's, and the group could come back for ever
         if (member.group, limit) in self.timed_out:
             self._again(member.group, f"its process was ended {GRACE:g} s beyond a limit")
         else:
@@ -213,5 +222,8 @@ class Crew(ABC, Generic[M]):
 
 
 def raisable(error: BaseException) -> Exception:
-    """An error that another process can raise: of its own type if that is this project's, else as text."""
+    """An error that another process can raise: the error itself if its type is this project's, else its text.
+
+    The other process may lack the module of a foreign type, and could not unpickle it.
+    """
     return error if isinstance(error, AttnprobeError) else RuntimeError(reason_of(error))

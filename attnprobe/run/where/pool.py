@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .backends import Bundle, Heard
 
 GRACE = 5.0  # seconds that a process has to end
-LOOK = 1.0  # seconds between two checks for dead processes
+LOOK = 1.0  # seconds after which dead processes are looked for, also without a message
 
 
 @dataclass(kw_only=True)
@@ -42,28 +42,28 @@ class Processes(Crew[_Process]):
         self.spawn = multiprocessing.get_context("spawn")
 
     def hire(self, work: GroupWork, number: int) -> _Process:
-        ours, other = self.spawn.Pipe()
-        process = self.spawn.Process(
-            target=_serve, args=(other, work, number), name=f"attnprobe-{number}"
-        )  # no daemon, which could have no children: methods may, and peak memory is measured in one
+        own_end, its_end = self.spawn.Pipe()
+        # no daemon: a daemon may have no children, but a method may start some, and peak memory is measured in one
+        process = self.spawn.Process(target=_serve, args=(its_end, work, number), name=f"attnprobe-{number}")
         try:
             with _without_interrupts():
                 process.start()
-        except BaseException:  # an interruption: nobody would end it
-            if process.pid is not None:  # it began
+        except BaseException:  # an interruption: the process is no member yet, so that nobody else would end it
+            if process.pid is not None:
                 process.kill()
             raise
-        other.close()  # the end of the process is then the end of the pipe
-        return _Process(number, process=process, connection=ours)
+        its_end.close()  # with this copy closed, the end of the process is the end of the pipe
+        return _Process(number, process=process, connection=own_end)
 
     def give(self, member: _Process, group: Bundle, done: Done) -> None:
-        with suppress(OSError):  # it died: the next look at its pipe says so
+        with suppress(OSError):  # the process died: `hear` finds its pipe closed
             member.connection.send((group, done))
 
     def hear(self) -> Iterator[tuple[_Process, Heard]]:
         ready = wait([member.connection for member in self.members], LOOK)
         for member in list(self.members):
-            dead = member.process.exitcode is not None  # its pipe stays open where it forked another
+            # the pipe alone does not tell: it stays open if the dead process had forked another
+            dead = member.process.exitcode is not None
             try:
                 if member.connection in ready or (dead and member.connection.poll()):
                     yield member, member.connection.recv()
@@ -76,7 +76,7 @@ class Processes(Crew[_Process]):
         for member in members:
             with suppress(OSError):
                 member.connection.send(None)
-            if member.group is not None or not member.ready:
+            if member.group is not None or not member.ready:  # busy: it would read the message too late
                 member.process.terminate()
         for member in members:
             _join(member)
@@ -88,37 +88,39 @@ class Processes(Crew[_Process]):
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes started in the block ignore Ctrl-C, which the terminal sends to all. This process ends them.
+    """Processes that are started in the block ignore Ctrl-C, which the terminal sends to all; this process ends them.
 
-    It gets its own interrupt when the block ends, in any of its threads; an ignored interrupt would be lost.
+    An interrupt of this process is held back until the block ends. In the block it would be lost.
     """
-    main = threading.current_thread() is threading.main_thread()
-    heard: list[tuple[int, FrameType | None]] = []
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
-    before = signal.signal(signal.SIGINT, lambda *arguments: heard.append(arguments)) if main else None
+    main = threading.current_thread() is threading.main_thread()  # Python lets no other thread set a handler
+    held_back: list[tuple[int, FrameType | None]] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits the blocked signal
+    before = signal.signal(signal.SIGINT, lambda *arguments: held_back.append(arguments)) if main else None
     try:
         yield
     finally:
+        # unblocked under the new handler, so that a pending interrupt is noted and not raised here
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if main:
             signal.signal(signal.SIGINT, before)
-    if heard and callable(before):
-        before(*heard[0])
+    if held_back and callable(before):
+        before(*held_back[0])
 
 
 def _join(member: _Process) -> None:
     """Wait for the end of a process, but not of the processes that it forked."""
+    # in short waits: one long join would wait for the end of a pipe that the forked processes hold open
     until = time.monotonic() + GRACE
     while member.process.exitcode is None and time.monotonic() < until:
         member.process.join(0.1)
 
 
 def _exit_text(member: _Process) -> str:
-    """How a process ended, as text."""
+    """How a process ended, in words."""
     member.connection.close()
     _join(member)
     code = member.process.exitcode
-    if code is not None and code < 0:
+    if code is not None and code < 0:  # ended by a signal; a number without a name is told as it is
         with suppress(ValueError):
             return f"its process was ended by {signal.Signals(-code).name}"
     return f"its process ended with exit code {code}"
@@ -128,9 +130,9 @@ def _serve(connection: Connection, work: GroupWork, number: int) -> None:
     """The main function of a process of the pool. It ends when its parent ends."""
     follow_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before it began
-    with suppress(OSError):  # of closed streams
-        os.dup2(2, 1)  # what methods print is no part of a table
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `_without_interrupts`
+    with suppress(OSError):  # a stream may be closed
+        os.dup2(2, 1)  # what methods print belongs to no table
 
     def send(kind: str, value: object = None) -> None:
         connection.send((kind, value))
@@ -142,7 +144,7 @@ def _serve(connection: Connection, work: GroupWork, number: int) -> None:
             while (task := connection.recv()) is not None:
                 do(*task)
                 send("end")
-    except (EOFError, BrokenPipeError):  # whom it works for is gone
+    except (EOFError, BrokenPipeError):  # the process that it works for is gone
         return
     except BaseException as error:  # a source may raise anything
         with suppress(OSError):

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..group_work import GroupWork
     from .backends import Bundle, Heard, Message
 
-POLL = 0.25  # seconds between two looks at what was sent
+POLL = 0.25  # seconds between two looks into the mailbox
 SHOWN = 0.2  # seconds between two labels of one process: each is a call across the network
-PATIENCE = 60.0  # seconds without a process that could be, before the run gives up
+PATIENCE = 60.0  # seconds without a process or room for one, after which the run gives up
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Room:
     """The size of each process, and how many of them the nodes of a cluster can hold.
 
     Attributes:
-        nodes: CPUs and GPUs of each node that is alive.
+        cpus, gpus: of each process. nodes: CPUs and GPUs of each node that is alive.
     """
 
     cpus: int
@@ -38,39 +38,41 @@ class Room:
     nodes: tuple[tuple[float, float], ...]
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         """How many processes fit. No process is split over two nodes."""
-        return sum(self._on(*node) for node in self.nodes)
+        return sum(self._capacity_of(*node) for node in self.nodes)
 
-    def _on(self, cpus: float, gpus: float) -> int:
+    def _capacity_of(self, cpus: float, gpus: float) -> int:
+        """How many processes fit on a node."""
         by_cpus = int(cpus // self.cpus)
-        if self.gpus > 1:  # whole GPUs
+        if self.gpus > 1:
             return min(by_cpus, int(gpus // self.gpus))
-        return min(by_cpus, int(gpus) * int(1 / self.gpus + 1e-9)) if self.gpus else by_cpus
+        if self.gpus:
+            # shares of one GPU only: Ray gives no process parts of two; 1/0.1 may round to below 10
+            return min(by_cpus, int(gpus) * int(1 / self.gpus + 1e-9))
+        return by_cpus
 
-    def refuse(self, jobs: int | None) -> int:
-        """The number of processes.
+    def checked_jobs(self, jobs: int | None) -> int:
+        """The number of processes: ``jobs``, or by default as many as fit.
 
         Raises:
-            UsageError: more than fit, or none does.
+            UsageError: ``jobs`` do not fit, or not even one process does.
         """
         size = f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
-        has = f"{len(self.nodes)} nodes" if len(self.nodes) != 1 else "one node"
-        most = ", ".join(
-            f"{max((node[i] for node in self.nodes), default=0):g} {what}" for i, what in enumerate(("CPU", "GPU"))
-        )
-        if not self.places:
+        nodes = f"{len(self.nodes)} nodes" if len(self.nodes) != 1 else "one node"
+        if not self.capacity:
+            cpus, gpus = (max((node[part] for node in self.nodes), default=0) for part in (0, 1))
             way = "ray:ADDRESS,gpus=F with a smaller F, or 0" if self.gpus else "ray:ADDRESS,cpus=N with a smaller N"
             raise UsageError(
-                f"ray: no node has room for a process of {size}: the cluster has {has}, the largest with "
-                f"{most}; give {way}"
+                f"ray: no node has room for a process of {size}: the cluster has {nodes}, the largest with "
+                f"{cpus:g} CPU, {gpus:g} GPU; give {way}"
             )
-        if jobs is not None and jobs > self.places:
+        if jobs is not None and jobs > self.capacity:
             raise UsageError(
-                f"ray: jobs={jobs} processes of {size} each do not fit: the cluster has {has}, with room "
-                f"for {self.places}; give --jobs {self.places} or less"
+                f"ray: jobs={jobs} processes of {size} each do not fit: the cluster has {nodes}, with room "
+                f"for {self.capacity}; give --jobs {self.capacity} or less"
             )
-        return jobs or self.places
+        return jobs or self.capacity
 
 
 def room_of(ray: ModuleType, cpus: int, gpus: float) -> Room:
@@ -109,7 +111,7 @@ class Worker:
             )
         if not Path(self.folder).is_dir():
             return "raised", UsageError(f"ray: {self.folder} is not on a node; run in a folder that all share")
-        os.chdir(self.folder)  # names of files are the user's
+        os.chdir(self.folder)  # the user's names of files are relative to it
         try:
             facts, self.do = work.start(number, lambda kind, value=None: self._send(number, kind, value))
         except Exception as error:
@@ -117,6 +119,7 @@ class Worker:
         return "ready", facts
 
     def work(self, group: Bundle, done: Done) -> Message:
+        """Measure a group. Returns the last message about it."""
         try:
             self.do(group, done)
         except Exception as error:
@@ -130,13 +133,14 @@ class Worker:
             if time.monotonic() < self.shown + SHOWN:
                 return
             self.shown = time.monotonic()
-        ray.get(self.mailbox.put.remote((number, kind, value)))  # what was sent is there before the next is made
+        # waited for, so that messages arrive in their order, and all of them before the end of the call
+        ray.get(self.mailbox.put.remote((number, kind, value)))
 
 
 @dataclass(kw_only=True)
 class _Actor(Member):
     actor: Any = None
-    call: object = None  # what it does now
+    call: object = None  # the call of the actor that has not ended
 
 
 class Actors(Crew[_Actor]):
@@ -147,6 +151,7 @@ class Actors(Crew[_Actor]):
         self.ray, self.room = ray, room
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        # the mailbox must not be lost with another node
         on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=on_this_node).remote()
         self.make = ray.remote(Worker).options(num_cpus=room.cpus, num_gpus=room.gpus, max_restarts=0)
@@ -172,15 +177,16 @@ class Actors(Crew[_Actor]):
                 f"ray: the cluster is gone: {_reason(str(error))}; finished cells are kept: "
                 "run the same command to resume"
             ) from error
-        for number, kind, value in sent:  # what came before the end of a call
+        # messages first: they were sent before the calls ended
+        for number, kind, value in sent:
             member = self.numbers.get(number)
-            if member is not None and member.group is not None:  # else it came from one that died
+            if member is not None and member.group is not None:  # else the sender died, and its group is repeated
                 yield member, (kind, value)
         for member, heard in results:
             member.call = None
             if isinstance(heard, Died):
                 self.numbers.pop(member.number, None)
-                self.dismiss([member])  # it may be out of reach only
+                self.dismiss([member])  # the actor may live on, on a node that is out of reach
             yield member, heard
         self._refuse_to_wait()
 
@@ -195,9 +201,10 @@ class Actors(Crew[_Actor]):
 
     def _refuse_to_wait(self) -> None:
         """Give up if no process is left and no node has room for one."""
-        if any(member.ready for member in self.members) or room_of(self.ray, self.room.cpus, self.room.gpus).places:
+        if any(member.ready for member in self.members) or room_of(self.ray, self.room.cpus, self.room.gpus).capacity:
             self.without_room_since = None
             return
+        # nodes may join again soon
         self.without_room_since = self.without_room_since or time.monotonic()
         if time.monotonic() > self.without_room_since + PATIENCE:
             raise UsageError(

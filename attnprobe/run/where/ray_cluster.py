@@ -18,12 +18,13 @@ from ...errors import SourceError, UsageError
 from ..topics.running import Cluster
 from .ray_actors import Actors, room_of
 
-PRIVATE = "local"
-GPU = "cuda:0"  # Ray shows a process its own GPUs alone
+PRIVATE = "local"  # the address of a cluster that is started for the run
+GPU = "cuda:0"  # in every process, because Ray shows a process its own GPUs alone
 DEADLINE = 30.0  # seconds in which a cluster must be joined
-IMPORT = 300.0  # seconds in which a process must have imported Ray, off a slow file system too
-# Joins in the same way as the run. A plain connection is tried first, because Ray itself retries for minutes if nothing
-# listens. Ray replaces localhost by the machine's address. The last line on stdout is the reason of a failure.
+IMPORT = 300.0  # seconds in which a process must have imported Ray, also from a slow file system
+# A program that joins a cluster as the run will. It tries a plain connection first, because Ray itself retries for
+# minutes if nothing listens. Ray replaces localhost by the machine's address. The last line on stdout is the reason of
+# a failure.
 JOIN = """
 import logging, os, socket, sys
 stdout = os.fdopen(os.dup(1), "w", buffering=1)
@@ -67,11 +68,9 @@ def cluster(
     try:
         _joined(ray, host)
         room = room_of(ray, asked.cpus or 1, _gpus(ray, device, asked.gpus))
-        jobs = room.refuse(jobs)
-        notify(
-            f"ray: {jobs} processes on {len(room.nodes)} node{'s' * (len(room.nodes) > 1)}"
-            f"{'' if host == PRIVATE else f' of {host}'}"
-        )
+        jobs = room.checked_jobs(jobs)
+        nodes = "1 node" if len(room.nodes) == 1 else f"{len(room.nodes)} nodes"
+        notify(f"ray: {jobs} processes on {nodes}{'' if host == PRIVATE else f' of {host}'}")
         crew = Actors(ray, room, jobs)
         try:
             yield crew, GPU if room.gpus else "cpu"
@@ -92,22 +91,24 @@ def _refuse(device: str, gpus: float | None) -> None:
 
 
 def _gpus(ray: ModuleType, device: str, gpus: float | None) -> float:
-    """GPUs of a process. The default is one if the cluster has GPUs or the device needs one, and none on a CPU."""
+    """GPUs of a process. By default one GPU if the cluster has GPUs or the device is cuda, and none for a CPU."""
     if gpus is not None or device == "cpu":
         return gpus or 0.0
     return 1.0 if device == "cuda" or ray.cluster_resources().get("GPU", 0) else 0.0
 
 
 def _imported(address: str) -> ModuleType:
+    """Ray, imported with the settings of its environment that the run needs."""
     if address.startswith("ray://"):
         raise UsageError(
             f"backend {address}: Ray Client is not supported; run attnprobe on a node of the cluster, with "
             "--backend ray:auto"
         )
-    if address == PRIVATE:  # one that is joined has its own settings
+    if address == PRIVATE:  # a cluster that is joined has its own settings
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # by itself since Ray 2.59
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it prints what its nodes say on stdout, which is ours
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # the default since Ray 2.59
+    # Ray would print its nodes' lines on stdout, which is for tables
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError as error:
@@ -139,7 +140,7 @@ def _joined(ray: ModuleType, address: str) -> None:
     private = {"include_dashboard": False} if address == PRIVATE else {}
     for name in ("ray", "ray._private", "ray.serve"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    umask = os.umask(0o077)  # Ray keeps the token of a private cluster in ~/.ray, for whoever may read it
+    umask = os.umask(0o077)  # Ray writes the token of a private cluster to ~/.ray, where others could read it
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, **private)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -150,20 +151,27 @@ def _joined(ray: ModuleType, address: str) -> None:
 
 
 def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
-    """Return after a process has joined the cluster at an address and left it.
+    """Refuse an address without a cluster: a process of its own joins the cluster and leaves it.
 
     Ray's own calls cannot be interrupted, and retry for minutes if the address is not that of a cluster.
 
     Raises:
-        SourceError: there is no cluster, or none that answers within ``deadline`` seconds.
+        SourceError: there is no cluster, or it does not answer within ``deadline`` seconds.
     """
     command = [sys.executable, "-P", "-c", JOIN, address, str(deadline)]
     process = subprocess.Popen(
-        command, stdin=-3, stdout=-1, stderr=-3, text=True, errors="replace", start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # so that its children can be ended with it
     )
     lines: queue.Queue[str] = queue.Queue()
     stdout = process.stdout
-    assert stdout is not None  # stdout=-1 is a pipe
+    assert stdout is not None  # it is a pipe
+    # a thread reads, because a read of a pipe has no time limit
     reader = threading.Thread(target=lambda: [lines.put(stdout.readline()) for _ in range(2)], daemon=True)
     reader.start()
     try:

@@ -44,10 +44,10 @@ class Site:
 def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool = False) -> Iterator[Site]:
     """The site of a request. The default is one process per visible GPU, and one on a CPU.
 
-    A single process is this one; under a time limit it is another, which can be ended.
+    A single process is this process. Under a time limit it is another process, which can be ended.
 
     Args:
-        exclusive: at most one process on each device, with all threads; several only where the request says so.
+        exclusive: at most one process measures on a device, with all threads; by default there is one process.
 
     Raises:
         UsageError: options of a cluster without one, or a cluster that does not exist or is too small for the request.
@@ -61,16 +61,17 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
             yield Site(backend, joined.cpus, (device,), device="cpu")
         return
     device = choose_device(request.source.device)
+    # a device with an index, such as cuda:1, is that GPU alone
     visible = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 0
     devices, threads = tuple(f"cuda:{i}" for i in range(visible)), torch.get_num_threads()
     jobs = request.jobs or (1 if exclusive else visible or 1)
     if jobs == 1 and request.cell_timeout is None:
         yield Site(Alone())
     elif jobs == 1:
-        yield Site(Processes(1), threads)  # what goes on beyond its limit is ended with its process
+        yield Site(Processes(1), threads)  # a cell that ignores its time limit is ended with the process
     elif exclusive:
         if jobs > (visible or 1):
             notify(f"jobs={jobs}: one process at a time measures on each device, {visible or 1} in all")
         yield Site(Processes(min(jobs, visible or 1)), threads, devices)
-    else:
+    else:  # the processes share the threads of this one
         yield Site(Processes(jobs), max(1, threads // jobs), devices)

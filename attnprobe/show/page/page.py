@@ -31,7 +31,7 @@ from .run import Run
 FOLDER = Path(__file__).parent
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 SCALE = 1.5  # of figures, whose type is that of a paper
-MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
+MOST_OPEN = 4  # figures of one kind; if there are more, they are folded, so that the tables stay in reach
 STATES = (*STATUSES, "finished", "interrupted", "running")
 RUN_FACTS = ("git_commit", "device", "threads", "dtype", "start", "end", "status")
 
@@ -152,7 +152,7 @@ def _when(start: Any, end: Any) -> str:
     if not start:
         return ""
     try:
-        first, last = (datetime.fromisoformat(one).astimezone(UTC) for one in (start, end or start))
+        first, last = (datetime.fromisoformat(text).astimezone(UTC) for text in (start, end or start))
     except (TypeError, ValueError):
         return f"{start} – {end}" if end else str(start)
     day, moment = "%Y-%m-%d ", "%H:%M:%S"
@@ -161,6 +161,7 @@ def _when(start: Any, end: Any) -> str:
 
 
 def _tiles(run: Run, views: Sequence[Shown]) -> Iterator[dict[str, Any]]:
+    """The counts at the top of a page: cells, statuses other than that of all cells, and the views' own."""
     records: list[Mapping[str, Any]] = [*run.everything]
     yield _tile(len(records), "cell")
     statuses = Counter(record["status"] for record in records)
@@ -168,8 +169,12 @@ def _tiles(run: Run, views: Sequence[Shown]) -> Iterator[dict[str, Any]]:
         if 0 < statuses[status] < len(records):
             yield {"value": statuses[status], "name": status, "kind": status}
     for name, field in dict.fromkeys(tile for view in views for tile in view.tiles):
-        values = (record.get(field) for record in records)
-        yield _tile(len({one for value in values for one in (value if isinstance(value, list) else [value])}), name)
+        fields = (record.get(field) for record in records)
+        # a field such as the heads is a list
+        different = {
+            value for of_record in fields for value in (of_record if isinstance(of_record, list) else [of_record])
+        }
+        yield _tile(len(different), name)
     lengths = sorted({record["n"] for record in records})
     yield {"value": ", ".join(map(str, lengths)), "name": "tokens n", "kind": ""}
 
@@ -210,8 +215,9 @@ def _captioned(path: Path) -> tuple[str, str]:
 
 
 def _part(view: Shown, id: str) -> dict[str, Any]:
-    every = [view, *view.companions, *([view.inputs] if view.inputs else [])]
-    return {"id": id, "command": view.command, "tables": [_table(grid) for one in every for grid in one.tables]}
+    """The tables of a view, of its companions and of its inputs, as the template's data."""
+    parts = [view, *view.companions, *([view.inputs] if view.inputs else [])]
+    return {"id": id, "command": view.command, "tables": [_table(grid) for part in parts for grid in part.tables]}
 
 
 def _table(grid: Grid) -> dict[str, Any]:
@@ -258,20 +264,22 @@ def _provenance(run: Run, views: Sequence[Shown]) -> Iterator[dict[str, Any]]:
         yield _pairs("Run", facts, open=True)
     config = manifest.get("config")
     if isinstance(config, dict):
-        options = {name: one for name, one in config.items() if isinstance(one, dict)}
-        lines = [[name, _plain(one.get("value")), str(one.get("origin", ""))] for name, one in options.items()]
+        options = {name: entry for name, entry in config.items() if isinstance(entry, dict)}
+        lines = [[name, _plain(entry.get("value")), str(entry.get("origin", ""))] for name, entry in options.items()]
         yield {"title": "Configuration", "headings": ["option", "value", "from"], "lines": lines, "open": False}
     for view in views:
         source = view.header.source
-        several = bool(source) and all(isinstance(one, Mapping) for one in source.values())
-        for label, one in source.items() if several else [("", source)]:
-            yield _pairs(f"Source {label}".strip(), one)
+        # the header of several sources has their facts by label
+        several = bool(source) and all(isinstance(facts, Mapping) for facts in source.values())
+        for label, of_source in source.items() if several else [("", source)]:
+            yield _pairs(f"Source {label}".strip(), of_source)
     versions = manifest.get("versions")
     if isinstance(versions, dict):
         yield _pairs("Versions", versions)
 
 
 def _pairs(title: str, facts: Mapping[str, Any], open: bool = False) -> dict[str, Any]:
+    """A table of names and values as the template's data."""
     lines = [[str(name), _plain(value)] for name, value in facts.items()]
     return {"title": title, "headings": [], "lines": lines, "open": open}
 

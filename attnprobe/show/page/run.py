@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ...files import JsonObject
     from ...frame.records.shapes import InputsRecord, Manifest, Source
 
-PLANNED = ("n", "layers", "methods", "of", "d", "heads", "windows")  # whose places in the order are known
-AT_THE_END = 1 << 30  # of an order: what the plan does not name
+PLANNED = ("n", "layers", "methods", "of", "d", "heads", "windows")  # entries of a plan that `_ordered` orders by name
+AT_THE_END = 1 << 30  # the rank of a value that the plan does not name
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Run:
     Attributes:
         left_out: the number of records with other settings than the run's last command, and the number of records of
             commands that this version cannot show.
-        missing: why cells have no map, by their keys.
-        inputs: the statistics of the layers' Q, K and V.
+        missing: the reason of each missing map, by the cell's key.
+        inputs: the statistics of Q, K and V of each layer.
         malformed: invalid lines of records and inputs, and invalid fields of the manifest; they are left out.
     """
 
@@ -62,7 +62,7 @@ class Run:
     malformed: Sequence[Malformed] = ()
 
     def __repr__(self) -> str:
-        """The folder, and of each command how many cells have which state.
+        """The folder, and the number of cells of each command by status.
 
         >>> Run(Path("r"), {"error": [{"status": "ok"}, {"status": "ok"}, {"status": "skipped"}]})
         <Run r: error, 3 cells: 2 ok, 1 skipped>
@@ -71,11 +71,13 @@ class Run:
         for command, records in self.records.items():
             states = Counter(record["status"] for record in records)
             counts = ", ".join(f"{states[state]} {state}" for state in STATUSES if states[state])
-            parts.append(f"{command}, {len(records)} cell{'s' * (len(records) != 1)}: {counts}")
+            cells = "1 cell" if len(records) == 1 else f"{len(records)} cells"
+            parts.append(f"{command}, {cells}: {counts}")
         return f"<Run {self.path}: {'; '.join(parts)}>"
 
     @property
     def everything(self) -> list[JsonObject]:
+        """The records of all commands."""
         return [record for of_command in self.records.values() for record in of_command]
 
     @property
@@ -83,10 +85,14 @@ class Run:
         """Warnings above the tables: the run did not finish, or records are not shown."""
         settings, unknown = self.left_out
         state = self.manifest.get("status")
-        lines = [] if self.manifest else [f"{self.path} has no manifest.json: the records alone are shown"]
-        lines += [f"{self.path}: this run is {state}, not finished"] if state not in (None, "finished") else []
+        lines = []
+        if not self.manifest:
+            lines.append(f"{self.path} has no manifest.json: the records alone are shown")
+        if state not in (None, "finished"):
+            lines.append(f"{self.path}: this run is {state}, not finished")
         lines += left_out_note(self.path, settings)
-        lines += [f"{unknown} records of commands that this version cannot show are left out"] if unknown else []
+        if unknown:
+            lines.append(f"{unknown} records of commands that this version cannot show are left out")
         return [*lines, *malformed_notes(self.malformed, "is left out")]
 
     def frame(self, kind: str | None = None, command: str | None = None) -> DataFrame:
@@ -96,9 +102,9 @@ class Run:
         reference page of rows.
 
         Args:
-            kind: ``head`` is a row for each head; ``cell`` a row for each cell; ``inputs`` the statistics of Q, K and V
-                of each head; ``map`` the blocks of the run's maps; further kinds are the command's. None is ``head``,
-                or the first kind of a command that has no heads.
+            kind: ``head`` has a row for each head; ``cell`` a row for each cell; ``inputs`` the statistics of Q, K and
+                V of each head; ``map`` the blocks of the run's maps; further kinds are the command's. By default
+                ``head``, or the first kind of a command without heads.
             command: needed if several commands measured into the folder.
 
         Raises:
@@ -126,8 +132,9 @@ class Run:
         legend. ``ax.get_legend()``, ``ax.set_title(…)`` and the like change the rest.
 
         Args:
-            kind: of a figure, as in ``--plot``, such as ``errors``. ax: None is a new one.
-            panel: its number, or a part of its title. legend: whether it has a legend, and a map its colour scale.
+            kind: of a figure, as in ``--plot``, such as ``errors``. ax: by default a new axis.
+            panel: the panel's number, or a part of its title.
+            legend: whether the axis has a legend, and the axis of a map a scale of colours.
 
         Returns:
             The axis.
@@ -140,22 +147,23 @@ class Run:
         return plot_panel(self, kind, ax, panel, legend)
 
     def header(self, records: Sequence[JsonObject]) -> Header:
-        """The header of tables and figures: facts that all sources share once, the others for each source."""
+        """The header of tables and figures: each fact that all sources share once, and the facts of each source."""
         described, facts = self._described(), {}
         labels = source_labels(records)
         for record in records:
             facts.setdefault(identity(record["source"]), record["source"])
-        own = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
-        lines = [lines for _, lines in own.values()]
-        shared = [line for line in lines[0] if all(line in other for other in lines)]
+        # a source's own description is in the manifest; without a manifest, its facts are listed
+        sources = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
+        lines = [of_source for _, of_source in sources.values()]
+        shared = [line for line in lines[0] if all(line in of_source for of_source in lines)]
         own_lines = [line for of_source in lines for line in of_source if line not in shared]
-        warnings = list(dict.fromkeys(line for fact, _ in own.values() for line in fact.get("fallback") or ()))
-        by_label = {str(labels[key]): fact for key, (fact, _) in own.items()}
+        warnings = list(dict.fromkeys(line for fact, _ in sources.values() for line in fact.get("fallback") or ()))
+        by_label = {str(labels[key]): fact for key, (fact, _) in sources.items()}
         source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
         return Header(source, [*own_lines, *shared], warnings, measured_words(records))
 
     def _described(self) -> dict[str, tuple[Source, list[str]]]:
-        """The manifest's facts of each source and its lines on them, by `identity`."""
+        """The facts of each source in the manifest, and its description there, by `identity`."""
         sources, lines = self.manifest.get("source"), self.manifest.get("described")
         sources = sources if isinstance(sources, list) else [sources]
         if not isinstance(lines, list) or len(lines) != len(sources):
@@ -171,8 +179,8 @@ def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> 
     Lines that are no records are in `Run.malformed`, each with its file, line and field.
 
     Args:
-        measured: the records of this run alone, with those that could not be written; None is all records of the folder
-            but those of other settings.
+        measured: the records of a run, with those that could not be written. By default the records of the folder's
+            last command.
 
     Raises:
         UsageError: no folder, no record in it, an invalid manifest, or only records of unknown commands.
@@ -219,42 +227,43 @@ def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObje
     sources = manifest.get("source")
     sources = sources if isinstance(sources, list) else [sources]
     known = [*(fact for fact in sources if isinstance(fact, dict)), *(record["source"] for record in records)]
-    order = {key: place for place, key in enumerate(dict.fromkeys(map(identity, known)))}
+    rank_of_source = {key: rank for rank, key in enumerate(dict.fromkeys(map(identity, known)))}
     plans: dict[str, tuple[Mapping[str, Any], dict[str, int]]] = {}
 
-    def place(record: Mapping[str, Any]) -> tuple[int, ...]:
+    def ranks(record: Mapping[str, Any]) -> tuple[int, ...]:
         source = identity(record["source"])
         if source not in plans:
             plan = _plan(manifest, record["source"])
             plans[source] = plan, _methods(plan)
         plan, methods = plans[source]
 
-        def at(name, value):
+        def rank(name, value):
             values = plan.get(name)
             return values.index(value) if isinstance(values, list) and value in values else AT_THE_END
 
-        method = _first(record)
-        if method is None:
+        rank_of_method = _first(record)
+        if rank_of_method is None:
             method_key = json.dumps([_name(record), options_text(record["options"])])
-            method = methods.get(method_key, AT_THE_END)
+            rank_of_method = methods.get(method_key, AT_THE_END)
         return (
-            order[source],
-            at("n", record["n"]),
+            rank_of_source[source],
+            rank("n", record["n"]),
             record["window"],
-            at("layers", record["layer"]),
-            *(at(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
-            method,
-            at("d", record.get("d")),
-            *(at(name, record.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
+            rank("layers", record["layer"]),
+            *(rank(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
+            rank_of_method,
+            rank("d", record.get("d")),
+            *(rank(name, record.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
             record.get("repeat") or 0,
-            at("heads", record.get("head")),
+            rank("heads", record.get("head")),
         )
 
-    return sorted(records, key=place)
+    return sorted(records, key=ranks)
 
 
 def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plan of a record's source. The manifest of several sources has one for each weights."""
+    """The plan of a record's source."""
+    # the manifest of several weights has a plan for each
     plan = manifest.get("plan", {})
     own = plan.get(str(source.get("weights")))
     plan = own if isinstance(own, dict) else plan
@@ -265,24 +274,28 @@ def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name(record: Mapping[str, Any]) -> str | None:
-    """Of the method or matrix."""
+    """The name of a record's method or matrix."""
     return record.get("of", record.get("method"))
 
 
 def _first(record: Mapping[str, Any]) -> int | None:
-    """The order of cells that no user requests, all before methods: lower bounds and exact attention, then others."""
+    """The rank of a cell that no user requests, before all methods: lower bounds and exact attention, then others.
+
+    None for a requested cell.
+    """
     if record.get("requested", True):
         return None
     return -2 if record.get("method") == LOWER_BOUND or record.get("family") == "exact" else -1
 
 
 def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
+    """The rank of each method and matrix of a plan, by its name and options as text."""
     requested = plan.get("methods") or plan.get("of")
-    texts = [
-        [one.get("name"), one.get("options")] if isinstance(one, dict) else [one, {}]
-        for one in (requested if isinstance(requested, list) else ())
+    named = [
+        [entry.get("name"), entry.get("options")] if isinstance(entry, dict) else [entry, {}]
+        for entry in (requested if isinstance(requested, list) else ())
     ]
-    return {json.dumps([name, options_text(options)]): place for place, (name, options) in enumerate(texts)}
+    return {json.dumps([name, options_text(options)]): rank for rank, (name, options) in enumerate(named)}
 
 
 def _described(facts: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ SPECIAL = {
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
     **{"<": "$<$", ">": "$>$", "−": "$-$", "–": "--", "…": r"\dots{}"},
 }
-SYMBOLS = {  # what no part of a letter's name says
+SYMBOLS = {  # signs whose command does not follow from their name in Unicode
     **{
         "±": "pm",
         "×": "times",
@@ -44,14 +44,13 @@ SYMBOLS = {  # what no part of a letter's name says
         "✗": "times",
     },
     **{"⌊": "lfloor", "⌋": "rfloor", "⟨": "langle", "⟩": "rangle", "●": "bullet", "✓": "checkmark", "ε": "varepsilon"},
-    **{"∞": "infty", "✗": "times"},
 }
-ACCENTS = {"\u0304": "bar", "\u0302": "hat", "\u0303": "tilde"}  # which combine with the letter before
+ACCENTS = {"\u0304": "bar", "\u0302": "hat", "\u0303": "tilde"}  # signs that combine with the letter before
 SHIFTED = {"<sub>": "_", "<super>": "^"}
 
 
 def letter(character: str) -> str:
-    """A character in LaTeX. Those that stay as they are need utf8 input.
+    """A character in LaTeX. A character that stays as it is needs utf8 input.
 
     >>> letter("λ"), letter("Σ"), letter("⁻"), letter("₂"), letter("⪯"), letter("_"), letter("Ā"), letter("a")
     ('$\\\\lambda$', '$\\\\Sigma$', '$^{-}$', '$_{2}$', '$\\\\preceq$', '\\\\_', '$\\\\bar{A}$', 'a')
@@ -61,6 +60,7 @@ def letter(character: str) -> str:
     if character in SYMBOLS:
         return f"$\\{SYMBOLS[character]}$"
     kind, *codes = unicodedata.decomposition(character).split() or [""]
+    # Unicode decomposes ₂ into <sub> 2, and Ā into A and its accent
     if kind in SHIFTED:
         return f"${SHIFTED[kind]}{{{chr(int(codes[0], 16)).replace('−', '-')}}}$"
     if len(codes) == 1 and (accent := ACCENTS.get(chr(int(codes[0], 16)))) and ord(character) > LATIN:
@@ -76,10 +76,10 @@ LATIN = 0xFF  # the last letter of Latin-1, which LaTeX reads
 
 
 def latex(grids: Iterable[Grid], pivot: bool = True) -> str:
-    """The tables for LaTeX with booktabs. One with several d, whose table has a main column, is methods × d.
+    """The tables for LaTeX with booktabs. A grid with several d and a main column becomes methods × d.
 
     Args:
-        pivot: False keeps a line for each d, with all columns.
+        pivot: if false, every grid has a line for each d, with all columns.
     """
     return "\n\n".join(_latex(grid, pivot) for grid in grids) + "\n"
 
@@ -94,13 +94,13 @@ def _latex(grid: Grid, pivot: bool) -> str:
     else:
         caption, body = escaped(grid.table.title), _line_by_line(grid)
         caption += f", {METRICS[grid.table.metric].tex}" if grid.table.metric else ""
-    said = [f"{caption}: {escaped(grid.where)}." if grid.where else f"{caption}."]
-    said += [f"{escaped(note)}." for note in notes(grid, "Bold")]
+    sentences = [f"{caption}: {escaped(grid.where)}." if grid.where else f"{caption}."]
+    sentences += [f"{escaped(note)}." for note in notes(grid, "Bold")]
     return "\n".join(
         [
             r"\begin{table}[t]",
             r"\centering",
-            rf"\caption{{{' '.join(said)}}}",
+            rf"\caption{{{' '.join(sentences)}}}",
             rf"\label{{tab:{label(grid)}}}",
             *body,
             r"\end{table}",
@@ -110,25 +110,26 @@ def _latex(grid: Grid, pivot: bool) -> str:
 
 def label(grid: Grid) -> str:
     """A label from the name of the table and the place of the grid."""
-    place = [f"{name}-{value}" for name, value in grid.place.items() if value not in (None, "", USUAL.get(name))]
-    return re.sub(r"[^A-Za-z0-9.:-]+", "-", "-".join([grid.table.name, *place])).strip("-")
+    values = [f"{name}-{value}" for name, value in grid.place.items() if value not in (None, "", USUAL.get(name))]
+    return re.sub(r"[^A-Za-z0-9.:-]+", "-", "-".join([grid.table.name, *values])).strip("-")
 
 
 def _by_budget(grid: Grid, budgets: Sequence[Any]) -> tuple[str, list[str]]:
-    """Methods × d: the caption, and a table with the names and, for each budget, the numbers of the last column.
-
-    A line's sign stands at its number: at another d the method may have none.
-    """
+    """Methods × d: the caption, and a table with the names and, for each budget, the numbers of the last column."""
     *keyed, main = grid.columns
     lines: dict[tuple[str, ...], dict[Any, str]] = {}
     for (*names, number), keys in zip(grid.cells, grid.keys, strict=True):
         name = tuple(_latex_cell(replace(cell, flag=None), column) for cell, column in zip(names, keyed, strict=True))
+        # the sign of a line stands at its number, because the method may have no sign at another d
         flag = names[0].flag if names and number.flag is None else number.flag
         lines.setdefault(name, {})[keys.get("d")] = _latex_cell(replace(number, flag=flag), main)
     rows = []
     for name, cells in lines.items():
-        whole = rf"\multicolumn{{{len(budgets)}}}{{c}}{{{cells[None]}}}" if None in cells else ""
-        rows.append([*name, whole] if whole else [*name, *(cells.get(d, "") for d in budgets)])
+        # a method without a budget has one number for all of them
+        if None in cells:
+            rows.append([*name, rf"\multicolumn{{{len(budgets)}}}{{c}}{{{cells[None]}}}"])
+        else:
+            rows.append([*name, *(cells.get(d, "") for d in budgets)])
     first = [*([""] * len(keyed)), rf"\multicolumn{{{len(budgets)}}}{{c}}{{$d$}}"]
     rule = rf"\cmidrule(lr){{{len(keyed) + 1}-{len(keyed) + len(budgets)}}}"
     heads = [*map(heading, keyed), *map(str, budgets)]
@@ -159,7 +160,7 @@ def _tabular(alignment: str, heads: Iterable[str | Sequence[str]], rows: Iterabl
 
 
 def heading(column: Column) -> str:
-    """The heading of a column in LaTeX: its own, or the words with the symbol of its metric as the metric has it."""
+    """The heading of a column in LaTeX: its own, or its words with the metric's symbol in the metric's LaTeX."""
     if column.tex:
         return column.tex
     symbol = column.metric.symbol if column.metric else ""

@@ -18,12 +18,13 @@ OF_P = (*OF_P, ("25.0%", 0.25), ("10.0%", 0.1), (" 5.0%", 0.05), (" 1.0%", 0.01)
 def block(kl: ArrayLike, loss: ArrayLike, loss_own: ArrayLike, same: ArrayLike) -> str:
     """The block of some tokens, in the form of ``llama-perplexity``, without a final newline.
 
-    Each ± is llama.cpp's: the standard error of a mean of independent tokens, or its first order for a function of
-    means. Tokens of one text are not independent, so it is too small.
+    Each ± is llama.cpp's: the standard error of a mean of independent tokens; for a function of means, the standard
+    error to first order. Tokens of one text are not independent, so it is too small.
 
     Args:
-        kl: the divergence of each token's prediction. loss, loss_own: ``-ln p`` of the right token, of the model with
-            and without what is measured. same: whether the likeliest token is the same, 0 or 1.
+        kl: the divergence of each token's prediction.
+        loss, loss_own: ``-ln p`` of the right token, in the model with the approximation and in the model itself.
+        same: whether the likeliest token is the same, 0 or 1.
 
     Raises:
         ValueError: fewer tokens than `LEAST`, or numbers that are not finite.

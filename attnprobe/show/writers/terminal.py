@@ -13,14 +13,14 @@ from ..table import KEY
 from .text import cell_parts
 
 GAP = 2  # spaces between columns
-STAR = "*"  # behind a best cell where no bold is seen
+STAR = "*"  # stands behind the best cell where a terminal shows no bold
 
 
 def terminal(grids: Iterable[Grid], width: int = 100, color: bool = False) -> str:
-    """The tables for a terminal of so many characters: those columns that fit, by priority; then notes.
+    """The tables for a terminal of ``width`` characters: the columns that fit, by priority, then notes.
 
     Args:
-        color: whether the text has bold cells and colours. Without, a star stands behind a bold cell.
+        color: whether the text has bold cells and colours. If not, a star stands behind a bold cell.
     """
     from rich.console import Console
 
@@ -46,7 +46,7 @@ def terminal(grids: Iterable[Grid], width: int = 100, color: bool = False) -> st
 
 
 def _that_fit(grid: Grid, width: int, color: bool) -> Grid:
-    """The grid without the columns of least priority, the last of equal ones first, for which there is no room."""
+    """The grid without the columns for which there is no room: those of least priority, and of these the last."""
     from rich.cells import cell_len
 
     columns = zip(grid.columns, _texts(grid, color), strict=True)
@@ -63,20 +63,22 @@ def _that_fit(grid: Grid, width: int, color: bool) -> Grid:
 def _texts(grid: Grid, color: bool) -> list[list[str]]:
     """The texts of each column: two lines of the heading, then the cells, numbers aligned at their decimal points."""
     columns = []
-    for at, (column, words) in enumerate(zip(grid.columns, grid.words, strict=True)):
-        cells = [line[at] for line in grid.cells]
+    for number, (column, words) in enumerate(zip(grid.columns, grid.words, strict=True)):
+        cells = [line[number] for line in grid.cells]
         parts = [cell_parts(cell, column) for cell in cells]
         if words:
             texts = ["".join(line) for line in parts]
         else:
-            numbers = [line[0] + STAR * (cell.bold and not color) for line, cell in zip(parts, cells, strict=True)]
+            stars = [STAR if cell.bold and not color else "" for cell in cells]
+            numbers = [line[0] + star for line, star in zip(parts, stars, strict=True)]
             ends = _padded(["".join(line[1:]) for line in parts], str.ljust)
-            texts = [number + end for number, end in zip(_at_point(numbers), ends, strict=True)]
+            texts = [text + end for text, end in zip(_at_point(numbers), ends, strict=True)]
         columns.append(_padded([*["", *column.heading.split("\n")][-2:], *texts], str.ljust if words else str.rjust))
     return columns
 
 
 def _padded(texts: Sequence[str], pad: Callable[[str, int], str]) -> list[str]:
+    """Texts of equal width, which ``pad``, such as `str.ljust`, gives them."""
     width = max(map(len, texts), default=0)
     return [pad(text, width) for text in texts]
 
@@ -90,6 +92,7 @@ def _at_point(numbers: Sequence[str]) -> list[str]:
 
 
 def _drawn(grid: Grid, color: bool) -> Any:
+    """A grid as a table of rich."""
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
@@ -99,8 +102,9 @@ def _drawn(grid: Grid, color: bool) -> Any:
     one_line = not any(texts[0].strip() for texts in columns)
     for texts in columns:
         drawn.add_column(Text("\n".join(texts[one_line:2])), overflow="fold")
-    for place, line in enumerate(grid.cells):
+    for number, line in enumerate(grid.cells):
         styles = ["bold" if cell.bold else cell.flag.style if cell.flag else "" for cell in line]
         cells = zip(columns, styles, strict=True)
-        drawn.add_row(*(Text(texts[place + 2], style if color else "") for texts, style in cells))
+        # the first two texts of a column are its heading
+        drawn.add_row(*(Text(texts[number + 2], style if color else "") for texts, style in cells))
     return drawn

@@ -9,9 +9,9 @@ from ..table import UNITS, Column
 
 
 def number(value: float, digits: int | None = 3) -> str:
-    """A number with so many significant digits, without an exponent from 0.001 to 10⁵.
+    """A number with ``digits`` significant digits; from 0.001 to 10⁵ it has no exponent.
 
-    With 0 digits it is whole, with None as it is.
+    With 0 digits the number is whole. With None it has its own digits, at most six.
 
     >>> [number(x) for x in (0.31236, 133.2, 1234.4, 1.8e-5, 4.2e9, 0.0, -math.inf, 64)]
     ['0.312', '133', '1234', '1.80e-5', '4.20e9', '0', '−∞', '64']
@@ -36,7 +36,9 @@ def cell_parts(cell: Cell, column: Column) -> list[str]:
     """The text of a cell in parts: sign and number, then its ends, ± or total."""
     if cell.empty:
         return [cell.flag.sign if cell.flag else ""]
-    sign = f"{cell.flag.sign} " if cell.flag and isinstance(cell.value, str) else cell.flag.sign if cell.flag else ""
+    sign = cell.flag.sign if cell.flag else ""
+    if sign and isinstance(cell.value, str):  # words need a space behind the sign
+        sign += " "
     factor, suffix = UNITS[column.unit], "%" if column.unit == "%" else ""
 
     def text(value: float | None, digits: int | None) -> str:
@@ -49,7 +51,8 @@ def cell_parts(cell: Cell, column: Column) -> list[str]:
         plus = "+" if column.signed and cell.value > 0 else ""
         parts = [sign + plus + text(cell.value, column.digits)]
     ends = column.digits and min(column.digits, 2)
-    if cell.low is not None and cell.high is not None and cell.low != cell.high:  # a range of one value says nothing
+    # an interval of one value says nothing
+    if cell.low is not None and cell.high is not None and cell.low != cell.high:
         parts += [f" [{text(cell.low, ends)}", f" – {text(cell.high, ends)}]"]
     if cell.half is not None:
         parts.append(f" ± {text(cell.half, ends)}")

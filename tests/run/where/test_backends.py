@@ -174,9 +174,10 @@ def test_a_process_killed_in_the_middle_loses_nothing(backend, file, request, tm
 
 
 def dying(q, k, v):
-    with open({str(calls)!r}, "a") as file:
-        file.write("x")
-    if os.path.getsize({str(calls)!r}) in (5, 9):
+    with open({str(calls)!r}, "ab", buffering=0) as file:
+        file.write(b"x")
+        number = file.tell()  # of this call alone; two processes could see the same size
+    if number in (5, 9):
         os.kill(os.getpid(), signal.SIGKILL)
     return v
 """)
@@ -614,14 +615,14 @@ NODES = ((8.0, 2.0), (4.0, 0.0), (16.0, 4.0))
 )
 def test_room_is_counted_node_by_node(cpus, gpus, places):
     room = Room(cpus, gpus, NODES)
-    assert room.places == places
+    assert room.capacity == places
     if not places:
         with pytest.raises(UsageError, match="no node has room .* 16 CPU, 4 GPU; give ray:ADDRESS,"):
-            room.refuse(None)
+            room.checked_jobs(None)
         return
-    assert room.refuse(None) == room.refuse(places) == places
+    assert room.checked_jobs(None) == room.checked_jobs(places) == places
     with pytest.raises(UsageError, match=f"jobs={places + 1} .* room for {places}; give --jobs {places} or less"):
-        room.refuse(places + 1)
+        room.checked_jobs(places + 1)
 
 
 @pytest.mark.parametrize(
