@@ -173,7 +173,8 @@ class Table:
             for each of their values.
         columns: the columns that are shown; a column that is empty in all grids is left out.
         more: further columns that ``--columns`` may name; it may name any ``METRIC.STAT`` too.
-        metric: the metric whose symbol a caption in LaTeX has. main: the name of the column that LaTeX pivots, methods × d.
+        metric: the metric whose symbol a caption in LaTeX has.
+        main: the name of the column that LaTeX pivots, methods × d.
         of_best: the words for the main metric in the sentence above a grid, which names the best method at each d.
         rivals: columns of ``by``. In a column with ``best``, lines with equal values of these columns compete.
         competes: a query of the summary; only the lines that it finds compete.
