@@ -453,6 +453,8 @@ MODELS = (  # of a whole model with a method in place of its attention
         "needle_loss_change", "needle's loss change", "the needle's loss less the model's own", unit="nats", signed=True
     ),
     Metric("needle_rank", "needle's rank", "mean place of the needle's tokens among all words, from 1"),
+    share("answer_right", "right answers", "share of windows whose answer greedy decoding would give", better="larger"),
+    share("answer_flipped", "flipped answers", "share of windows whose answer exact attention has right, and this not"),
 )
 VERDICTS = (  # shares of heads with a verdict
     share("holds", "holds", "share of heads for which the statement holds", better="larger"),
@@ -808,6 +810,7 @@ INJECT = metrics(
     *("bad_rows", "guarded_rows", "rounded_rows", "row_error", "spectral_error"),
     *("residual_error", "residual_heads", "residual_sum", "lost_mass", "first_divergence"),
     *("cache_bytes", "read_bytes", "greedy_match", "needle_loss", "needle_loss_change", "needle_rank"),
+    *("answer_right", "answer_flipped"),
     *(metric.name for metric in ADDED_IN_MODEL),
 )
 TAILS = metrics("kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_p999", "kl_max", "dp_rms")

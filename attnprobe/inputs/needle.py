@@ -16,7 +16,7 @@ from ..rng import generator
 
 MOST = 20_000  # statements; names and values are distinct numbers of five digits
 SPARE = 64  # tokens of prose beyond the expected ones, for a cut that gives the exact number
-DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "seed": 0, "answer": 0}
+DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "copy": 8, "first": 0, "seed": 0, "answer": 0}
 
 NUMBER = re.compile(r"[0-9]{5}")
 Read = Callable[[str], tuple[list[int], list[tuple[int, int]]]]
@@ -28,8 +28,10 @@ class Needle:
 
     With one link the statements are pairs, ``The code of item 48213 is 90761.``; the question asks for the code of one
     item. With more, a group is a chain: a variable has a value, and each of the others equals the one before it; the
-    question asks for the variables of one value. The statements of a chain keep their order. Numbers, places and the
-    question depend on ``seed`` and on the number of the text window. With ``answered`` the answer follows the question.
+    question asks for the variables of one value. The statements of a chain keep their order. With ``copied`` there is
+    one statement, a list of so many numbers, and the question asks for the list. With ``first`` the statements in
+    question are the first words of the text, as an instruction is. Numbers, places and the question depend on ``seed``
+    and on the number of the text window. With ``answered`` the answer follows the question.
 
     >>> needle = parse_needle("needle:pairs=2,seed=1")
     >>> statements, question, answer = needle.statements(0)
@@ -41,24 +43,34 @@ class Needle:
     links: int
     seed: int
     answered: bool = False
+    copied: int = 0
+    first: bool = False
 
     @property
     def name(self) -> str:
         """The name of the text, with all settings."""
         what = f"pairs={self.groups}" if self.links == 1 else f"chain={self.links},chains={self.groups}"
-        return f"{WORD}:{what},seed={self.seed}{',answer=1' * self.answered}"
+        settings = [f"copy={self.copied}" if self.copied else what, f"seed={self.seed}"]
+        settings += [f"{word}=1" for word, is_set in (("first", self.first), ("answer", self.answered)) if is_set]
+        return f"{WORD}:{','.join(settings)}"
 
     def ending(self, window: int) -> tuple[str, str]:
-        """The question at the end of a window, and its answer: the code of the pair, or the names of the chain."""
+        """The question at the end of a window, and its answer: a code, the names of a chain, or a list."""
         groups, question, target = self.statements(window)
         numbers = [NUMBER.findall(statement) for statement in groups[target]]
-        answer = [numbers[0][-1]] if self.links == 1 else [of_statement[0] for of_statement in numbers]
+        if self.copied:
+            answer = numbers[0]
+        else:
+            answer = [numbers[0][-1]] if self.links == 1 else [of_statement[0] for of_statement in numbers]
         return question, f" {', '.join(answer)}"
 
     def statements(self, window: int) -> tuple[list[list[str]], str, int]:
         """The statements of each group, the question, and the number of the group that it asks for."""
         draws = generator(self.seed, "needle", self.groups, self.links, window)
         numbers = (torch.randperm(90_000, generator=draws) + 10_000).tolist()
+        if self.copied:
+            listed = ", ".join(map(str, numbers[: self.copied]))
+            return [[f" The list is {listed}."]], " Question: what is the list? The list is", 0
         target = int(torch.randint(self.groups, (1,), generator=draws))
         groups = []
         for group in range(self.groups):
@@ -98,6 +110,9 @@ class Needle:
         units = bisect_left(begins, cut)  # the sentences that begin before the cut
         slots = torch.randint(units + 1, (len(stated),), generator=draws).sort().values.tolist()
         order = torch.randperm(len(stated), generator=draws) // self.links  # the group of each statement, in the text
+        if self.first:
+            order = torch.cat([order[order == target], order[order != target]])
+            slots[: self.links] = [0] * self.links
         following = [iter(group) for group in groups]
         placed = [
             (begins[slot], next(following[group]), group == target)
@@ -115,6 +130,8 @@ class Needle:
             raise UsageError(f"text {self.name}: no cut of its prose gives {count} tokens: choose another n")
         ids, marked = min(long_enough, key=lambda text: len(text[0]))
         excess = len(ids) - count
+        if self.first and excess:
+            raise UsageError(f"text {self.name}: no cut of its prose gives {count} tokens alone: choose another n")
         return ids[excess:], [index - excess for index in marked if index >= excess]
 
     def _filler(
@@ -161,7 +178,7 @@ def _tokens(
 
 
 def parse_needle(name: str) -> Needle:
-    """The needle of ``needle``, ``needle:pairs=64,seed=0,answer=1`` or ``needle:chain=4,chains=8,seed=0``."""
+    """The needle of ``needle``, ``needle:pairs=64,answer=1``, ``needle:chain=4,chains=8`` or ``needle:copy=8``."""
     given: dict[str, int] = {}
     for part in filter(None, name.partition(":")[2].split(",")):
         key, _, value = part.partition("=")
@@ -172,18 +189,22 @@ def parse_needle(name: str) -> Needle:
         if not re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
             raise UsageError(f"text {name}: {key.strip()}={value} is not a whole number")
         given[key.strip()] = int(value)
-    if "pairs" in given and {"chain", "chains"} & set(given):
-        raise UsageError(f"text {name}: choose pairs, or chain and chains")
     values = {**DEFAULTS, **given}
-    chained = bool({"chain", "chains"} & set(given))
-    groups, links = (values["chains"], values["chain"]) if chained else (values["pairs"], 1)
+    chained, copied = bool({"chain", "chains"} & set(given)), values["copy"] if "copy" in given else 0
+    if ("pairs" in given) + chained + ("copy" in given) > 1:
+        raise UsageError(f"text {name}: choose pairs, or chain and chains, or copy")
+    groups, links = (values["chains"], values["chain"]) if chained else (1 if "copy" in given else values["pairs"], 1)
     if values["answer"] > 1:
         raise UsageError(f"text {name}: answer={values['answer']}; choose 1 for a text that ends with the answer, or 0")
+    if values["first"] > 1:
+        raise UsageError(f"text {name}: first={values['first']}; choose 1 for a text that begins with it, or 0")
+    if "copy" in given and not 1 <= copied <= MOST:
+        raise UsageError(f"text {name}: copy={copied}; choose a list of 1 to {MOST} numbers")
     if groups < 1 or links < (2 if chained else 1):
         raise UsageError(f"text {name}: it needs at least one pair, or a chain of two statements")
     if groups * (links + 1) > 2 * MOST:
         raise UsageError(f"text {name}: it has more than {MOST} statements")
-    return Needle(groups, links, values["seed"], bool(values["answer"]))
+    return Needle(groups, links, values["seed"], bool(values["answer"]), copied, bool(values["first"]))
 
 
 def _chain(names: Sequence[int], value: int) -> list[str]:

@@ -53,14 +53,14 @@ def test_each_metric_has_its_better_direction_and_the_scale_of_its_changes():
         "cache_bytes read_bytes needle_loss needle_loss_change needle_rank rounding_drift "
         "rounding_kl rounding_local"
     )
-    larger_shares = "rows_within mass mass_p10 mass_efficiency recall_k needle_mass_kept top1_agreement"
+    larger_shares = "rows_within mass mass_p10 mass_efficiency recall_k needle_mass_kept top1_agreement answer_right"
     assert {rule: " ".join(names) for rule, names in rules.items()} == {
         ("larger", "complement", 1e-6, False, None): "output_cosine_min cosine embedding_cosine",
         (None, "relative", 0.0, False, None): "delta keys support k_50 k_90 k_99 realised_d",
         ("smaller", "relative", 0.0, True, None): "seconds ratio_to_exact",
         ("larger", "absolute", 0.0, False, None): larger_shares,
         (None, "absolute", 0.0, False, None): "mass_oracle distant_mass needle_mass log_normaliser_error",
-        ("smaller", "absolute", 0.0, False, None): "tv js log_normaliser_error_sd lost_mass",
+        ("smaller", "absolute", 0.0, False, None): "tv js log_normaliser_error_sd lost_mass answer_flipped",
         ("smaller", "relative", 2.0**20, False, None): "peak_bytes",
         ("smaller", "relative", 0.0, False, "loss"): "perplexity",
         ("smaller", "relative", 0.0, False, "loss_own"): "perplexity_own",

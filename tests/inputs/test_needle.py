@@ -36,6 +36,9 @@ class Words:
         "needle:chain=3,chains=4",
         "needle:chain=2,chains=1,answer=1",
         "needle:answer=1",
+        "needle:copy=3,answer=1",
+        "needle:pairs=4,first=1",
+        "needle:chain=3,chains=2,first=1,answer=1",
         "needle",
     ],
 )
@@ -50,10 +53,11 @@ def test_the_marked_tokens_are_the_statements_that_are_asked_for(name, count, wi
     if needle.answered:
         asked = " ".join(groups[arguments])
         assert all(number in asked and number not in question for number in re.findall(r"[0-9]{5}", answer))
-        assert len(answer.split()) == needle.links
+        assert len(answer.split()) == (needle.copied or needle.links)
         question += answer
     assert len(words) == count and words[-len(question.split()) :] == question.split()
     assert [words[index] for index in marked] == " ".join(groups[arguments]).split()
+    assert not needle.first or marked == list(range(len(marked)))
     text = " ".join(words)
     for group in groups:
         places = [text.index(statement.strip()) for statement in group]
@@ -88,7 +92,10 @@ def test_the_global_generator_moves_no_word():
     [
         ("needle:paris=3", "unknown setting of the text needle 'paris'; did you mean 'pairs'"),
         ("needle:pairs=x", "pairs=x is not a whole number"),
-        ("needle:pairs=2,chain=3", "choose pairs, or chain and chains"),
+        ("needle:pairs=2,chain=3", "choose pairs, or chain and chains, or copy"),
+        ("needle:copy=2,chain=3", "choose pairs, or chain and chains, or copy"),
+        ("needle:copy=0", "choose a list of 1 to 20000 numbers"),
+        ("needle:first=2", "choose 1 for a text that begins with it"),
         ("needle:pairs=2,pairs=3", "pairs is given twice"),
         ("needle:pairs=0", "at least one pair"),
         ("needle:pairs=2,answer=2", "choose 1 for a text that ends with the answer"),

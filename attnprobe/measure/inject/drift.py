@@ -236,16 +236,25 @@ def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, fl
 def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     """The loss, its change, and the rank of the words of an answer, from two sets of logits (places, words).
 
+    The answer is right if each of its words is the likeliest behind those before it, as greedy decoding would give it;
+    it is flipped if the first logits have it right and the second wrong.
+
     >>> import torch
     >>> own, got = torch.tensor([[0.0, 4.0, 1.0]]), torch.tensor([[2.0, 1.0, 0.0]])
     >>> {name: round(value, 3) for name, value in answer_metrics(own, got, torch.tensor([1])).items()}
-    {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0}
+    {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0, 'answer_right': 0.0, 'answer_flipped': 1.0}
     """
     compared = _compared(Words(own), got.double(), words)
     loss = float(compared["loss"].mean())
-    rank = 1 + (got > got.gather(1, words[:, None])).sum(1)
-    change = loss - float(compared["loss_own"].mean())
-    return {"needle_loss": loss, "needle_loss_change": change, "needle_rank": float(rank.double().mean())}
+    rank, rank_own = (1 + (logits > logits.gather(1, words[:, None])).sum(1) for logits in (got, own))
+    right, right_own = bool((rank == 1).all()), bool((rank_own == 1).all())
+    return {
+        "needle_loss": loss,
+        "needle_loss_change": loss - float(compared["loss_own"].mean()),
+        "needle_rank": float(rank.double().mean()),
+        "answer_right": float(right),
+        "answer_flipped": float(right_own and not right),
+    }
 
 
 def _compared(own: Words, got: Tensor, words: Tensor) -> dict[str, Tensor]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...frame import Rows
 from ...frame.metric import METRICS
 from ...frame.ranks import LEAST_RANKED, rank_correlation
 from ...frame.rows import YARDSTICKS
+from ...operators.linalg.exceedance import clopper_pearson
 from ..figure import Figure, Guide
 from ..grid import Cell
 from ..table import BUDGET, KEY, METHOD, SOUND, Column, Computed, Table
@@ -25,6 +27,7 @@ PLAIN = "format.isna()"  # in torch's arithmetic, without --arithmetic
 TOGETHER = f"layer.isna() and {PLAIN} and not (reference and loss.isna())"  # exact attention is shown for its loss
 RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
 SPARED = 1.02  # of the bytes of a plan that a policy may keep beside it
+ADMITTED = 0.95  # the least share of right answers of the model itself at which answers judge a method
 FEWEST = 3  # places of a group whose correlation is one of those of a mean
 PREDICTORS = {
     "lost_mass": "lost\nmass",
@@ -104,7 +107,24 @@ def _notes_of_prompts(rows: Rows) -> list[str]:
     known = lost.notna().groupby(measured["name"], sort=False).any()
     names = ", ".join(map(str, known.index[~known]))
     unknown = f"{names}: the lost mass is unknown; kept and read are what the method states, else the whole prompt"
-    return [*_notes(rows), *([unknown] if names else [])]
+    return [*_notes(rows), *([unknown] if names else []), *_hard(rows)]
+
+
+def _hard(rows: Rows) -> list[str]:
+    """A note if the model itself answers too few windows for its answers to judge a method."""
+    if "answer_right" not in rows:
+        return []
+    right = rows.loc[rows["reference"], "answer_right"].mean()
+    if not right < ADMITTED:
+        return []
+    return [f"exact attention has {right:.0%} of the answers right; below {ADMITTED:.0%} they do not judge a method"]
+
+
+def _interval(end: int, rows: Rows) -> float | None:
+    """An end of the exact 95 % interval of the share of right answers, over windows."""
+    if "answer_right" not in rows or (answers := rows["answer_right"].dropna()).empty:
+        return None
+    return clopper_pearson(int(answers.sum()), len(answers))[end]
 
 
 def _extreme(best: bool, number: str) -> Callable[[Rows], Any]:
@@ -309,18 +329,29 @@ DECODED = replace(
     rows=f"{TOGETHER} and prefix.notna()",
     columns=(
         *(NAME, OF_BUDGET, KL, CHANGE, LOSS),
-        Column("needle's\nrank", "needle_rank.mean", best="smaller", priority=7),
+        Column(
+            "answers right\n[95 %]",
+            "answer_right.mean",
+            low="right_low",
+            high="right_high",
+            best="larger",
+            digits=2,
+            priority=7,
+        ),
         Column("kept\nMiB", "cache_bytes.mean", unit="MiB", priority=6),
         Column("read\nMiB", "read_bytes.mean", unit="MiB", priority=6),
         Column("greedy\nequal", "greedy_match.mean", of="greedy_steps.max", best="larger", priority=4),
     ),
     more=(
+        Column("needle's\nrank", "needle_rank.mean", best="smaller"),
+        Column("answers\nflipped", "answer_flipped.mean"),
         Column("needle's\nloss", "needle_loss.mean"),
         Column("needle's\nΔloss", "needle_loss_change.mean", half="needle_loss_change.half", signed=True),
         Column("equal\nsteps", "first_divergence.mean", best="larger"),
         Column("lost\nmass", "lost_mass.mean"),
         *(DRIFT, LOCAL, *FURTHER),
     ),
+    of_groups={"right_low": partial(_interval, 0), "right_high": partial(_interval, 1)},
     notes=_notes_of_prompts,
 )
 PLANS = Table(

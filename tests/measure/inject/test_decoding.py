@@ -765,6 +765,7 @@ def test_the_answer_of_a_needle_is_behind_the_prompt(question, models, tmp_path)
         assert found["needle_loss"] == pytest.approx(np.mean(of_steps["loss"][-answer:-1]))
         own = np.mean(of_steps["loss_own"][-answer:-1])
         assert found["needle_loss_change"] == pytest.approx(found["needle_loss"] - own, abs=1e-9)
+        assert found["answer_right"] == (found["needle_rank"] == 1) and found["answer_flipped"] in (0, 1)
     of_window = {record["method"]: record for record in cells if record["window"] == 0}
     exact = of_window["softmax"]
     ids = torch.tensor(source.segments(n, 0))

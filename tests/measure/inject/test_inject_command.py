@@ -33,12 +33,13 @@ from attnprobe.machine.timings import Timings
 from attnprobe.measure.error import ErrorRequest, measure_errors
 from attnprobe.measure.inject import EXPERIMENT, GATED, InjectRequest, measure_drift
 from attnprobe.measure.inject import measure as measure_module
-from attnprobe.measure.inject.drift import Outputs, model_drift
+from attnprobe.measure.inject.drift import Outputs, answer_metrics, model_drift
 from attnprobe.measure.inject.language import batch_of
 from attnprobe.measure.inject.measure import InjectCells
 from attnprobe.measure.inject.plan import _text_of
 from attnprobe.methods import METHODS, get
 from attnprobe.metrics import shared_matrix_errors
+from attnprobe.operators.linalg.exceedance import clopper_pearson
 from attnprobe.run.cells import OPENING
 from attnprobe.run.plan import MethodRequest
 from attnprobe.show.page import open_run, views
@@ -917,6 +918,8 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
         "needle_loss",
         "needle_loss_change",
         "needle_rank",
+        "answer_right",
+        "answer_flipped",
     }
     of_prompt |= {metric.name for metric in TAILS}
     of_rounding = {"rounding_drift", "rounding_kl", "rounding_local"}
@@ -1013,6 +1016,33 @@ def test_the_change_of_the_perplexity_is_over_windows_with_both_losses():
 
 def test_the_sum_of_residual_errors_is_the_one_that_is_compared():
     assert "residual_sum" in EXPERIMENT.compared and "residual_error" not in EXPERIMENT.compared
+
+
+@pytest.mark.parametrize(("right", "flipped"), [((1, 1), (0, 0)), ((1, 0), (0, 1)), ((0, 1), (0, 0))])
+def test_an_answer_is_right_where_greedy_decoding_would_give_it(right, flipped):
+    """Two words of an answer, each the likeliest of its row or the second."""
+    words, best = torch.tensor([2, 0]), torch.tensor([[0.0, 1.0, 3.0], [3.0, 0.0, 1.0]])
+    second = torch.tensor([[0.0, 4.0, 3.0], [3.0, 0.0, 1.0]])
+    own, got = ((best if is_right else second) for is_right in right)
+    numbers = answer_metrics(own, got, words)
+    assert (numbers["answer_right"], numbers["answer_flipped"]) == (right[1], flipped[1])
+
+
+def test_answers_have_their_exact_interval_and_are_refused_as_judges_where_the_model_has_them_wrong():
+    methods = ("topk", "exact")
+    cells = [cell for cell in read_records(GOLDEN / "runs/inject-decode") if cell["method"] in methods]
+    for cell in cells:
+        whole(cell)["answer_right"] = float(cell["window"] == 0 or cell["method"] != "exact")
+    windows = {cell["window"] for cell in cells}
+    assert len(windows) > 1 and {cell["method"] for cell in cells} == {*methods}
+    lines = {line["name"]: line for line in lines_of(cells, "decoded")}
+    interval = clopper_pearson(1, len(windows))
+    assert (lines["exact"]["right_low"], lines["exact"]["right_high"]) == pytest.approx(interval)
+    [note] = [line for grid in shown_of(cells).tables for line in grid.reasons if "do not judge a method" in line]
+    assert note.startswith(f"exact attention has {1 / len(windows):.0%} of the answers right")
+    for cell in cells:
+        whole(cell)["answer_right"] = 1.0
+    assert not any("judge a method" in line for grid in shown_of(cells).tables for line in grid.reasons)
 
 
 def test_a_method_without_lost_mass_is_named():
