@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).parents[1] / "reference"
 def generated_pages() -> dict[str, str]:
     """The text of every page by its path below ``docs/reference``."""
     methods = {f"methods/{name}": text for name, text in method_pages().items()}
-    return {**methods, "records.md": records_page(), "records.schema.json": records_schema()}
+    return {**methods, "rows.md": records_page(), "rows.schema.json": records_schema()}
 
 
 def write_pages(folder: Path = REFERENCE) -> None:

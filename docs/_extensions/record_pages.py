@@ -32,7 +32,7 @@ attnprobe reads all of them together.
 | `inputs.jsonl` | one line for each layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 
-[records.schema.json](records.schema.json) is the JSON Schema of a line of any command. This page and the schema are
+[rows.schema.json](rows.schema.json) is the JSON Schema of a line of any command. This page and the schema are
 generated from the types in `attnprobe/frame/rows.py` and `attnprobe/measure/COMMAND/record.py`.
 
 - attnprobe only adds lines. If several lines have the same `key`, the last one is valid. But a line with status `ok`

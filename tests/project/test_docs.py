@@ -283,8 +283,8 @@ def test_generated_pages_are_written_once(tmp_path):
 
 
 def test_the_schema_in_the_repository_is_that_of_the_rows_which_commands_write():
-    text = (DOCS / "reference/records.schema.json").read_text()
-    assert text == generated_pages()["records.schema.json"], "run python docs/_extensions/generated.py"
+    text = (DOCS / "reference/rows.schema.json").read_text()
+    assert text == generated_pages()["rows.schema.json"], "run python docs/_extensions/generated.py"
     schema = pytest.importorskip("jsonschema", reason="jsonschema is not installed").Draft202012Validator
     each = {one["title"]: schema({**one, "$defs": json.loads(text)["$defs"]}) for one in json.loads(text)["anyOf"]}
     for file in (ROOT / "tests/golden/runs").glob("*/rows.jsonl"):

@@ -61,5 +61,5 @@ def test_every_column_of_a_table_is_explained(site):
 
 
 def test_a_figure_and_a_methods_page_are_there(site):
-    assert (site / "reference/methods/nystromformer.html").exists() and (site / "reference/records.html").exists()
+    assert (site / "reference/methods/nystromformer.html").exists() and (site / "reference/rows.html").exists()
     assert list((site / "_images").glob("minilm-layer0*.svg"))
