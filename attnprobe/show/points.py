@@ -35,6 +35,7 @@ STATE = {  # columns that `summary` and the panels read
 OF_SOURCES = ("weights", "scale_inputs")  # facets that are part of the label of a source
 MEASURED, GROUP = "measured", "group"  # facets that are no columns
 EXACT = "exact"  # the series of rows without a method
+SKIPPED = "skipped"  # the status of points that no panel shows
 LOST = ("failed", "diverged")  # statuses of points without a value that a panel marks
 
 
@@ -82,6 +83,7 @@ class Data:
         # yardsticks are drawn as lines, and are no series
         rows = frame.drop(self.yardsticks.index)
         rows = rows.query(figure.rows) if figure.rows and len(rows) else rows
+        rows = rows[rows["status"] != SKIPPED] if "status" in rows else rows  # nothing of it is to be drawn
         if len(rows) and not pd.api.types.is_numeric_dtype(rows[figure.colour]):
             rows = rows.assign(**{figure.colour: rows[figure.colour].fillna(EXACT)})
         # without the columns that no panel reads, which `summary` would copy for each panel

@@ -18,6 +18,7 @@ from attnprobe.errors import UsageError
 from attnprobe.frame.metric import METRICS
 from attnprobe.show import figure as figure_module
 from attnprobe.show.figure import EACH, FLAGS, INTERVAL, Figure, Guide, draw, save, sheets
+from attnprobe.show.points import Data
 
 pytest.importorskip("attnprobe.frame.summary", reason="the statistics of frames are not there yet")
 
@@ -150,6 +151,12 @@ def test_a_ranking_has_the_best_method_first_and_counts_what_is_infinite():
     assert names == ["skyformer", "linformer", "performer"]
     assert [text.get_text() for text in drawn.axes[0].texts] == [r" 1 $\infty$"]
     assert "infinite" in texts(drawn)
+
+
+def test_a_skipped_method_has_no_line_on_an_axis_of_words():
+    skipped = heads("spectral-shift", [pd.NA], 16, status="skipped")
+    lost = heads("mss", [pd.NA], 16, status="failed")
+    assert Data(frame(two_methods(), skipped, lost), RANKING).words("name") == ["skyformer", "linformer", "mss"]
 
 
 def test_yardsticks_are_dashed_lines_in_the_panels_of_their_layer():
