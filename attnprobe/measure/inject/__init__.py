@@ -240,7 +240,15 @@ class InjectOutput(Output, Gates):
         metavar="FORMAT",
     )
     plots: tuple[str, ...] = plots_option(
-        *("inject", "inject-layers", "inject-local", "inject-rounding", "inject-bytes", "inject-steps")
+        *(
+            "inject",
+            "inject-layers",
+            "inject-local",
+            "inject-rounding",
+            "inject-bytes",
+            "inject-answers",
+            "inject-steps",
+        )
     )
 
 
