@@ -117,7 +117,7 @@ class QKVMetadata(_Metadata):
 
     Attributes:
         facts: the origin of the tensors. heads: their numbers. The others are those of `QKV`. ``scale``,
-            ``sliding_window`` and ``sinks`` are numbers of all layers, or objects with a number for some of them.
+            ``sliding_window``, ``sinks`` and ``softcap`` are numbers of all layers, or objects with a number for some.
     """
 
     facts: Annotated[Facts | None, BeforeValidator(_inside)] = None
@@ -126,8 +126,9 @@ class QKVMetadata(_Metadata):
     scale: Annotated[dict[Layer, Real | None] | None, BeforeValidator(_by_layer)] = None
     sliding_window: Annotated[dict[Layer, Positive | None] | None, BeforeValidator(_by_layer)] = None
     sinks: Annotated[dict[Layer, Whole | None] | None, BeforeValidator(_by_layer)] = None
+    softcap: Annotated[dict[Layer, Real | None] | None, BeforeValidator(_by_layer)] = None
 
-    def of(self, field: Literal["scale", "sliding_window", "sinks"], layer: int) -> Any:
+    def of(self, field: Literal["scale", "sliding_window", "sinks", "softcap"], layer: int) -> Any:
         """The number of a layer; None if there is none."""
         numbers = getattr(self, field) or {}
         return numbers.get(EVERY, numbers.get(str(layer)))
@@ -135,7 +136,7 @@ class QKVMetadata(_Metadata):
     def fault(self, layers: Iterable[int]) -> str | None:
         """The first of its objects that does not fit to the layers of the file, in words, or None."""
         names = {str(layer) for layer in layers}
-        for field in ("scale", "sliding_window", "sinks"):
+        for field in ("scale", "sliding_window", "sinks", "softcap"):
             numbers = getattr(self, field)
             if numbers is None or EVERY in numbers:
                 continue
