@@ -15,6 +15,7 @@ from torch import Tensor
 from .errors import LINE, NotFinite, UsageError, cut
 from .grammar.arguments import tensor_fault
 from .operators.groups import as_index, repeated, shared_heads
+from .operators.terms import Terms
 from .operators.visible import Visible
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class QKV:
         key_positions: the position of each key in the text, ``(n_k,)`` int64, ascending. Sliding windows and sinks go
             by them. ``None``: the keys are tokens in a row, ``0 … n_k - 1``. `compressed` keeps the positions of the
             valid tokens if padding was between them.
+        bias: added to the scores after the scale, ``(h or 1, n_q, n_k)``. ``None`` is no bias.
+        softcap: c; the scores s become ``c tanh(s / c)``, before the bias. ``None`` is no cap.
+        own: what the module of a model computes in place of exact attention, ``(h, n_q, p_v)``. `replace` drops it with
+            `block`. ``None``: it computes exact attention, or it is not known.
         block: what these heads add to a model's residual stream at the queries, from which `row_metrics` has residual
             errors. Sources with a model give it. `replace` drops it, except with another label. ``None``: not known.
 
@@ -92,6 +97,9 @@ class QKV:
     kv_groups: tuple[tuple[int, ...], ...]
     all_queries: Tensor | None
     key_positions: Tensor | None
+    bias: Tensor | None
+    softcap: float | None
+    own: Tensor | None
     block: Block | None
 
     def __init__(
@@ -111,6 +119,9 @@ class QKV:
         kv_groups: Iterable[Iterable[int]] | None = None,
         all_queries: Tensor | None = None,
         key_positions: Tensor | None = None,
+        bias: Tensor | None = None,
+        softcap: float | None = None,
+        own: Tensor | None = None,
         block: Block | None = None,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
@@ -131,28 +142,31 @@ class QKV:
             raise UsageError(f"label: expected a mapping, got {type(label).__name__}")
         if not isinstance(causal, bool):
             raise UsageError(f"causal: {causal!r} is neither True nor False")
-        own = vars(self)  # frozen: the fields are set here alone
-        own |= {"q": q, "shared_k": k, "shared_v": v, "scale": _scale(scale, q.shape[2]), "mask": None}
-        own |= {"heads": _numbers(heads, q.shape[0]), "label": label or {}, "causal": causal}
-        own["sliding_window"] = None if sliding_window is None else whole("sliding_window", sliding_window, 1)
-        own["sinks"] = whole("sinks", sinks)
+        fields = vars(self)  # frozen: the fields are set here alone
+        fields |= {"q": q, "shared_k": k, "shared_v": v, "scale": _scale(scale, q.shape[2]), "mask": None}
+        fields |= {"heads": _numbers(heads, q.shape[0]), "label": label or {}, "causal": causal}
+        fields["sliding_window"] = None if sliding_window is None else whole("sliding_window", sliding_window, 1)
+        fields["sinks"] = whole("sinks", sinks)
         if positions is None and causal and self.n_q > self.n_k:
             raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: give the positions of the queries")
         placed = None if positions is None else check_positions(positions, self.n_q, self.n_k, causal)
-        own["positions"] = None if placed is None else placed.to(self.device)
+        fields["positions"] = None if placed is None else placed.to(self.device)
         if mask is not None:
-            own |= {"mask": self._checked_mask(mask), "positions": None}
-        own["sink_logits"] = None if sink_logits is None else self._checked_sinks(sink_logits)
+            fields |= {"mask": self._checked_mask(mask), "positions": None}
+        fields["sink_logits"] = None if sink_logits is None else self._checked_sinks(sink_logits)
         starts = range(0, self.h, self.group)
         shared = [self.heads[start : start + self.group] for start in starts] if kv_groups is None else kv_groups
-        own["kv_groups"] = tuple(map(tuple, shared))
+        fields["kv_groups"] = tuple(map(tuple, shared))
         if absent := set(self.heads).difference(*self.kv_groups):
             raise UsageError(f"kv_groups: head {min(absent)} is in none of them")
-        own["all_queries"] = None if all_queries is None else self._checked_queries(all_queries)
-        own["key_positions"] = None if key_positions is None else self._checked_key_positions(key_positions)
+        fields["all_queries"] = None if all_queries is None else self._checked_queries(all_queries)
+        fields["key_positions"] = None if key_positions is None else self._checked_key_positions(key_positions)
+        fields["bias"] = None if bias is None else self._checked_bias(bias)
+        fields["softcap"] = None if softcap is None else _positive("softcap", softcap)
+        fields["own"] = None if own is None else self._checked_own(own)
         if block is not None and tuple(block.size.shape) != (self.n_q,):
             raise UsageError(f"block: its sizes have shape {tuple(block.size.shape)}, not ({self.n_q},)")
-        own["block"] = block
+        fields["block"] = block
         if self.sinks and not causal:
             raise UsageError(f"sinks: {sinks} is for causal inputs only")
 
@@ -180,6 +194,26 @@ class QKV:
         if not torch.isfinite(logits).all():
             raise NotFinite(f"sink_logits: a number is not finite in {self.dtype}")
         return logits
+
+    def _checked_bias(self, bias: Tensor) -> Tensor:
+        _check_tensor("bias", bias)
+        bias = bias[None] if bias.dim() == 2 else bias
+        shapes = [(heads, self.n_q, self.n_k) for heads in (1, self.h)]
+        if bias.dtype not in DTYPES or tuple(bias.shape) not in shapes:
+            raise UsageError(
+                f"bias: needs shape ({self.h} or 1, {self.n_q}, {self.n_k}) and a floating dtype; "
+                f"got {tuple(bias.shape)}, {bias.dtype}"
+            )
+        bias = bias.to(self.q)
+        if not torch.isfinite(bias).all():
+            raise NotFinite(f"bias: a number is not finite in {self.dtype}; hide keys by a mask")
+        return bias
+
+    def _checked_own(self, output: Tensor) -> Tensor:
+        output = _three_axes("own", output)
+        if output.shape != (self.h, self.n_q, self.p_v):
+            raise UsageError(f"own: needs shape ({self.h}, {self.n_q}, {self.p_v}); got {tuple(output.shape)}")
+        return output.to(self.q)
 
     def _checked_queries(self, queries: Tensor) -> Tensor:
         queries = _three_axes("all_queries", queries)
@@ -211,6 +245,8 @@ class QKV:
         masked += "" if self.sliding_window is None else f", sliding_window={self.sliding_window}"
         masked += f", sinks={self.sinks}" if self.sinks else ""
         masked += "" if self.sink_logits is None else ", sink_logits"
+        masked += "" if self.bias is None else ", bias"
+        masked += "" if self.softcap is None else f", softcap={self.softcap:g}"
         masked += (
             ""
             if self.key_positions is None
@@ -339,6 +375,11 @@ class QKV:
         return torch.searchsorted(self.key_positions, positions)
 
     @property
+    def terms(self) -> Terms | None:
+        """The cap and the bias of the scores; None for none."""
+        return None if self.bias is None and self.softcap is None else Terms(self.softcap, self.bias)
+
+    @property
     def entries(self) -> int:
         """The number of pairs of a query and a key that it sees, in each head."""
         visible = self.visible
@@ -386,8 +427,8 @@ class QKV:
             parts["kv_groups"] = None
         if {"q", "k", "positions"} & changes.keys() and "all_queries" not in changes:
             parts["all_queries"] = None
-        if changes.keys() - {"label"} and "block" not in changes:
-            parts["block"] = None
+        if changes.keys() - {"label"}:
+            parts |= {name: None for name in ("block", "own") if name not in changes}
         for name, other in (("k", "v"), ("v", "k")):
             if name in changes and other not in changes and len(changes[name]) == self.h:
                 parts[other] = getattr(self, other)
@@ -414,7 +455,9 @@ class QKV:
         k, v = self.shared_k[of_kv], self.shared_v[of_kv]
         numbers = {"heads": heads, "kv_groups": self.kv_groups}
         queries = None if self.all_queries is None else self.all_queries[of_q]
-        parts = {**numbers, "sink_logits": logits, "all_queries": queries, "block": self.block}
+        bias = self.bias if self.bias is None or len(self.bias) == 1 else self.bias[of_q]
+        parts = {**numbers, "sink_logits": logits, "all_queries": queries, "bias": bias, "block": self.block}
+        parts["own"] = None if self.own is None else self.own[of_q]
         return self.replace(q=self.q[of_q], k=k, v=v, **parts)
 
     def head(self, row: int) -> QKV:
@@ -429,7 +472,8 @@ class QKV:
         """A copy of the first head with its first ``n`` queries, keys and values, without mask and positions."""
         one = self.head(0)
         q, k, v = (x[:, :n].clone() for x in (one.q, one.shared_k, one.shared_v))
-        return one.replace(q=q, k=k, v=v, mask=None, positions=None, key_positions=None)
+        bias = None if one.bias is None else one.bias[:, :n, :n]
+        return one.replace(q=q, k=k, v=v, mask=None, positions=None, key_positions=None, bias=bias)
 
     def queries(self, index: Tensor) -> QKV:
         """The queries of the rows ``index`` (u,) int64, against all keys. They keep `all_queries`.
@@ -444,11 +488,13 @@ class QKV:
             raise UsageError("queries: masked inputs have no selected rows; call `compressed` first")
         index = index.to(self.device)
         queries = self.q if self.square else self.all_queries
-        parts = {"positions": self.query_positions[index], "all_queries": queries}
-        return self.replace(q=self.q[:, index], **parts, block=self.block and self.block.at(index))
+        bias = None if self.bias is None else self.bias[:, index]
+        parts = {"positions": self.query_positions[index], "all_queries": queries, "bias": bias}
+        own = None if self.own is None else self.own[:, index]
+        return self.replace(q=self.q[:, index], **parts, own=own, block=self.block and self.block.at(index))
 
     def complete(self) -> QKV | None:
-        """The same inputs with the queries of all tokens; None if these are not given.
+        """The same inputs with the queries of all tokens; None if these, or their biases, are not given.
 
         >>> qkv = QKV(*torch.ones(3, 1, 9, 2), causal=True)
         >>> qkv.queries(torch.tensor([3, 8])).complete().n_q
@@ -456,7 +502,9 @@ class QKV:
         """
         if self.square:
             return self
-        return None if self.all_queries is None else self.replace(q=self.all_queries, positions=None)
+        if self.all_queries is None or self.bias is not None:
+            return None
+        return self.replace(q=self.all_queries, positions=None)
 
     def to(self, *args: Any, **kwargs: Any) -> QKV:
         """The same inputs on another device or in another dtype: a device, a dtype, both, or a tensor that has them.
@@ -479,7 +527,7 @@ class QKV:
         k, v = self.shared_k.to(q), self.shared_v.to(q)
         queries = None if self.all_queries is None else self.all_queries.to(q)
         block = self.block and self.block.to(device=q.device)
-        return self.replace(q=q, k=k, v=v, all_queries=queries, block=block)
+        return self.replace(q=q, k=k, v=v, all_queries=queries, own=self.own, block=block)
 
     def cpu(self) -> QKV:
         """The same inputs on the CPU."""
@@ -515,7 +563,10 @@ class QKV:
         q, k, v = (x[:, self.mask] for x in (self.q, self.shared_k, self.shared_v))
         valid = self.mask.nonzero()[:, 0]
         block = self.block and self.block.at(self.mask)
-        return self.replace(q=q, k=k, v=v, mask=None, key_positions=valid - valid[0], block=block)
+        bias = None if self.bias is None else self.bias[:, self.mask][:, :, self.mask]
+        own = None if self.own is None else self.own[:, self.mask]
+        placed = {"key_positions": valid - valid[0], "bias": bias, "own": own}
+        return self.replace(q=q, k=k, v=v, mask=None, **placed, block=block)
 
 
 PARTS = tuple(signature(QKV).parameters)
@@ -568,14 +619,16 @@ def _numbers(heads: Iterable[int] | None, h: int) -> tuple[int, ...]:
 
 
 def _scale(scale: Any, p: int) -> float:
-    if scale is None:
-        return p**-0.5
+    return p**-0.5 if scale is None else _positive("scale", scale)
+
+
+def _positive(name: str, value: Any) -> float:
     try:
-        factor = float("nan") if isinstance(scale, (str, bytes, bool)) else float(scale)
+        factor = float("nan") if isinstance(value, (str, bytes, bool)) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         factor = float("nan")
     if not 0 < factor < float("inf"):
-        raise UsageError(f"scale: {cut(repr(scale))} is not a positive number")
+        raise UsageError(f"{name}: {cut(repr(value))} is not a positive number")
     return factor
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from .errors import unknown
+from .errors import Unsupported, unknown
 from .grammar.arguments import checked
 from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention
 from .operators.blocks import row_blocks
@@ -31,10 +31,11 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
     ``softmax`` is ``B = softmax(scale · Q Kᵀ)``; ``gaussian`` is ``C_ij = exp(-‖q_i - k_j‖² · scale/2)``. Padded rows
     and columns are zero. So are entries of keys that a query does not see: later keys of causal inputs, and keys
     outside of a sliding window. A row of B is a softmax over the visible keys, times `sink_share` if the head has a
-    sink. No n x n matrix is stored; for the cost of products see `attnprobe.operators.SoftmaxAttention`.
+    sink. A cap and a bias of the inputs change the scores before the softmax. No n x n matrix is stored; for the cost
+    of products see `attnprobe.operators.SoftmaxAttention`.
 
     Raises:
-        UsageError: an unknown target.
+        UsageError: an unknown target. Unsupported: ``gaussian`` of inputs with a cap or a bias.
 
     >>> B = exact(QKV(*torch.ones(3, 1, 4, 2)))
     >>> B.row_sums()
@@ -43,11 +44,18 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)
     inner = qkv.compressed()
+    check_terms(inner, target)
     kind = SoftmaxAttention if target == "softmax" else GaussianAttention
-    operator = kind(inner.q, inner.shared_k, inner.scale, inner.visible)
+    operator = kind(inner.q, inner.shared_k, inner.scale, inner.visible, inner.terms)
     if inner.sink_logits is not None and isinstance(operator, SoftmaxAttention):
         operator = Scaled(operator, left=sink_share(operator.log_normalizer(), inner.sink_logits))
     return operator if qkv.mask is None else Padded(operator, qkv.mask)
+
+
+def check_terms(qkv: QKV, target: str) -> None:
+    """Refuse the Gaussian target of inputs whose scores have a cap or a bias."""
+    if qkv.terms is not None and target != "softmax":
+        raise Unsupported(f"its scores have {qkv.terms}, and the target {target} has no form for it")
 
 
 def exact_output(qkv: QKV, target: str = "softmax") -> Tensor:
@@ -66,6 +74,7 @@ def exact_output(qkv: QKV, target: str = "softmax") -> Tensor:
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)
     inner = qkv.compressed()
+    check_terms(inner, target)
     out = torch.empty(inner.h, inner.n_q, inner.p_v, dtype=torch.float64, device=inner.device)
     with torch.no_grad():
         jobs = [
@@ -104,7 +113,9 @@ def _compute_rows(qkv: QKV, target: str, head: int, out: Tensor, start: int, sto
     heads = slice(head * qkv.group, (head + 1) * qkv.group)
     q = qkv.q[heads, start:stop].to(k)
     kind = SoftmaxAttention if target == "softmax" else GaussianAttention
-    operator = kind(q, k, qkv.scale, None if visible is None else visible.of(slice(start, stop)))
+    seen_by = None if visible is None else visible.of(slice(start, stop))
+    terms = None if qkv.terms is None else qkv.terms.of(heads, slice(start, stop), slice(seen)).to(torch.float64)
+    operator = kind(q, k, qkv.scale, seen_by, terms)
     v = v.expand(len(q), -1, -1)
     rows = operator.product_once(v) if isinstance(operator, SoftmaxAttention) else operator @ v
     if qkv.sink_logits is not None and isinstance(operator, SoftmaxAttention):
@@ -136,7 +147,7 @@ def fused_output(qkv: QKV) -> Tensor | None:
 
 def _is_plain(qkv: QKV) -> bool:
     """Whether `attention` computes the attention of ``qkv``: over all keys, or causal and without a window or sinks."""
-    if qkv.sink_logits is not None:
+    if qkv.sink_logits is not None or qkv.terms is not None:
         return False
     return qkv.visible is None or (qkv.sliding_window is None and qkv.square)
 

@@ -9,7 +9,8 @@ and `inject` at once and token by token. Methods run at their full budget, so th
 - capture: the relative Frobenius distance in float32 of exact attention, rebuilt in float64 from a capture of two rows,
   from what the model computed, and the distance of the model's outputs under capture from its own;
 - error: the largest ‖B~V − BV‖₂ / ‖BV‖₂ of `topk` that keeps all keys, over the heads of all layers;
-- inject: the largest drift of `softmax` and of `topk` that keeps all keys in every layer;
+- inject: the largest drift of `softmax` and of `topk` that keeps all keys in every layer; of `own` where modules
+  compute an approximation;
 - decode: the drift of `topk` and `h2o` that keep the whole prompt.
 
 A drift is judged by the model's own rounding: the distance of its outputs in float32 from those in float64, and of
@@ -22,7 +23,6 @@ but such a line, or where a model that goes round the interface is not refused.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +43,7 @@ from attnprobe.grammar.lists import spans  # noqa: E402
 from attnprobe.inputs import survey  # noqa: E402
 from attnprobe.inputs.hooks.call import AttentionCall  # noqa: E402
 from attnprobe.inputs.hooks.capture import capture_all  # noqa: E402
+from attnprobe.inputs.hooks.standins import only_length  # noqa: E402
 from attnprobe.measure.error import ErrorRequest, measure_errors  # noqa: E402
 from attnprobe.measure.inject import InjectRequest, measure_drift  # noqa: E402
 
@@ -55,17 +56,24 @@ VERSIONS = f"transformers {transformers.__version__} and torch {torch.__version_
 HEAD = f"""# Architectures
 
 Made by `python benchmarks/architectures.py --write docs/reference/architectures.md` with {VERSIONS}
-in float32, on small seeded models. Each model goes through `doctor`, `error --layer all`, `inject`, and `inject --phase
-decode` with the full budget, so that every number is rounding: the distance of exact attention in float64 from the
-model's own, the error of `topk` with all keys, and drifts, which are at most {MODEL} times the model's own rounding.
-A number in brackets is the beginning, below, of the line that the command prints.
+in float32, on small seeded models. Each model goes through `doctor`, `error --layer all`, and `inject` at once and with
+`--phase decode`. Methods have their full budget, so that every number is rounding. A number in brackets is a line
+below, which the command prints instead.
 
-| architecture | layers with attention | mask and extras | largest number | refused |
-| --- | --- | --- | --- | --- |
+- *capture*: the distance of exact attention, rebuilt in float64 from a padded batch, from the model's own, and that of
+  the outputs that `doctor` prints.
+- *error*: the largest error of `topk` with all keys. *inject*: the largest drift of `softmax` and of `topk` with all
+  keys; of `own` where modules approximate attention, because exact attention changes these models. *decode*: the drift
+  of `topk` and `h2o` with the whole prompt. A drift is at most {MODEL} times the model's own rounding in float32, which
+  is large in HRM.
+
+| architecture | layers with attention | mask and extras | capture | error | inject | decode |
+| --- | --- | --- | --- | --- | --- | --- |
 """
-CLAUSE = re.compile(r"[;,] | \(")  # where the first clause of a line ends
 REFUSED = """
-Refused by name, because their attention does not go through transformers' interface: """
+*Exact form*: the module computes an approximation, and the table is of the exact attention for which it stands.
+
+Refused by name, because they compute no softmax of Q Kᵀ that multiplies V: """
 
 
 @dataclass(frozen=True)
@@ -94,17 +102,18 @@ class Row:
 def words(call: AttentionCall) -> str:
     """The mask of a call, and what else its attention has."""
     grouped = ["grouped keys"] if call.heads != call.kv_heads else []
-    return ", ".join([str(call.pattern), *grouped, *call.extras()])
+    return ", ".join([str(call.pattern), *grouped, *call.extras(), *(["exact form"] if call.own is not None else [])])
 
 
 def row(name: str, folder: Path) -> Row:
     """The row of an architecture, whose model is stored in ``folder``."""
-    layers, masks, delta, own = "", "", None, LEAST
+    layers, masks, delta, own, stands = "", "", None, LEAST, False
     if name in tiny_models.CAPTURED:
         model = tiny_models.build(name)
         found, whole = capture_all(model, tiny_models.inputs(model))
         calls = list(found.values())
         delta = max(whole, *(call.delta for call in calls))
+        stands = any(call.own is not None for call in calls)
         own = rounding(name)
         layers, masks = spans(sorted({call.layer for call in calls})), "; ".join(dict.fromkeys(map(words, calls)))
     here = Path.cwd()
@@ -112,7 +121,7 @@ def row(name: str, folder: Path) -> Row:
     try:
         tiny_models.save(name, Path("model"))
         Path("text.txt").write_text(tiny_models.PROSE * 8)
-        return Row(name, layers, masks, delta, own, {command: result_of(command) for command in COMMANDS})
+        return Row(name, layers, masks, delta, own, {command: result_of(command, stands) for command in COMMANDS})
     finally:
         os.chdir(here)
 
@@ -139,11 +148,12 @@ def rounding(name: str) -> float:
     return max(found)
 
 
-def result_of(command: str) -> float | str:
-    """The largest number of a command, or its line."""
+def result_of(command: str, stands: bool) -> float | str:
+    """The largest number of a command, or its line. ``stands``: whether modules approximate softmax attention."""
     given = {"model": "model", "text": "text.txt", "device": "cpu", "input_statistics": False, "layer": "all"}
-    errors = {"methods": ("topk",), "n": (N,), "d": (N,), "matrix": False, **given}
-    drifts = {"methods": ("softmax", "topk"), "n": (N,), "d": (N,), **given}
+    n = only_length(transformers.AutoConfig.from_pretrained("model")) or N
+    errors = {"methods": ("topk",), "n": (n,), "d": (n,), "matrix": False, **given}
+    drifts = {"methods": ("own",) if stands else ("softmax", "topk"), "n": (n,), "d": (n,), **given}
     steps = {**drifts, "methods": ("softmax",), "n": (N + 1,), "d": (PREFIX,), "prefix": PREFIX, "layer": None}
     made: dict[str, Callable[[], float | str]] = {
         "doctor": lambda: float(survey("model")[-1].rsplit(" ", 1)[1]),
@@ -175,19 +185,18 @@ def largest(session, metric: str) -> float | str:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown, and the beginnings of the lines that stand in place of numbers."""
+    """The rows in Markdown, and the lines that stand in place of numbers."""
     lines: dict[str, int] = {}
+
+    def cell(result: float | str) -> str:
+        return f"{result:.0e}" if isinstance(result, float) else f"[{lines.setdefault(result, len(lines) + 1)}]"
+
     text = ""
     for one in rows:
-        numbers = [one.capture, *one.results.values()]
-        largest = max((number for number in numbers if isinstance(number, float)), default=None)
-        refused = []
-        for command, line in one.results.items():
-            if isinstance(line, str):
-                number = lines.setdefault(CLAUSE.split(line)[0], len(lines) + 1)
-                refused.append(f"{command} [{number}]")
-        shown = "" if largest is None else f"{largest:.0e}"
-        text += f"| {one.name} | {one.layers} | {one.masks} | {shown} | {', '.join(refused)} |\n"
+        doctor = one.results["doctor"]
+        capture = cell(doctor if one.capture is None or isinstance(doctor, str) else max(one.capture, doctor))
+        others = " | ".join(cell(one.results[command]) for command in COMMANDS[1:])
+        text += f"| {one.name} | {one.layers} | {one.masks} | {capture} | {others} |\n"
     return text + "\n" + "".join(f"{number}. {line}\n" for line, number in lines.items())
 
 

@@ -26,15 +26,16 @@ In Python:
 def doctor(model: str | None, weights: str, debug: bool) -> None:
     """Show devices, versions, threads, the hub, its cache, and the default model and text.
 
-    With --model: list every attention module with its heads, scale and mask, the error of its capture, and whether
-    commands can measure it.
+    With --model: list every attention module with its heads, scale, mask, bias, cap, sinks and RoPE, where it was
+    captured and with what error, and which methods can run on it.
     """
     from .streams import answer
 
     if model is not None:
         from ..inputs import survey
+        from ..methods.forms import by_form
 
-        for line in survey(model, weights):
+        for line in survey(model, weights, by_form):
             answer(line)
         return
     from ..run.provenance import examine

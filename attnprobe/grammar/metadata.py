@@ -117,7 +117,8 @@ class QKVMetadata(_Metadata):
 
     Attributes:
         facts: the origin of the tensors. heads: the numbers of the heads. causal: as in `QKV`.
-        scale, sliding_window, sinks: as in `QKV`; a number for all layers, or an object with numbers of some layers.
+        scale, sliding_window, sinks, softcap: as in `QKV`; a number for all layers, or an object with numbers of some
+            layers.
     """
 
     facts: Annotated[Facts | None, BeforeValidator(_inside)] = None
@@ -126,8 +127,9 @@ class QKVMetadata(_Metadata):
     scale: Annotated[dict[Layer, Real | None] | None, BeforeValidator(_by_layer)] = None
     sliding_window: Annotated[dict[Layer, Positive | None] | None, BeforeValidator(_by_layer)] = None
     sinks: Annotated[dict[Layer, Whole | None] | None, BeforeValidator(_by_layer)] = None
+    softcap: Annotated[dict[Layer, Real | None] | None, BeforeValidator(_by_layer)] = None
 
-    def of(self, field: Literal["scale", "sliding_window", "sinks"], layer: int) -> Any:
+    def of(self, field: Literal["scale", "sliding_window", "sinks", "softcap"], layer: int) -> Any:
         """The number of a layer; None if the layer has no number."""
         numbers = getattr(self, field) or {}
         return numbers.get(EVERY, numbers.get(str(layer)))
@@ -135,7 +137,7 @@ class QKVMetadata(_Metadata):
     def fault(self, layers: Iterable[int]) -> str | None:
         """The first field that does not fit to the layers of the file, in words; None if every field fits."""
         names = {str(layer) for layer in layers}
-        for field in ("scale", "sliding_window", "sinks"):
+        for field in ("scale", "sliding_window", "sinks", "softcap"):
             numbers = getattr(self, field)
             if numbers is None or EVERY in numbers:
                 continue

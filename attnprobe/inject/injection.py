@@ -81,7 +81,7 @@ def injected(
     whose rows depend on the number of keys, refuse them and need ``use_cache=False``.
 
     Args:
-        model: any model that uses transformers' attention interface.
+        model: any model whose attention `attnprobe.capture` takes.
         method, d, seed, target, options: as in `approximate`. ``d`` may also map a layer or a (layer, head) to its
             budget. Heads of equal budget run together, and None keeps exact attention.
         layer: the layers of the model: ``"all"`` with attention, numbers and ranges (``"0-5"``, ``[0, 3]``) or
@@ -91,7 +91,7 @@ def injected(
             ``bf16``, or ``bf16:autocast`` (see `attnprobe.rounding_errors`). ``float64`` rounds nothing.
 
     Raises:
-        SourceError: the model bypasses the interface.
+        SourceError: the model has no softmax attention.
         UsageError: an unknown method or option, a second injection, or a layer that no forward in the block reached.
         Unsupported: in a forward, the method cannot take the call, for example a causal mask without a causal form, or
             a budget above the tokens of a row. The message names the module.

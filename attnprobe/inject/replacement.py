@@ -3,9 +3,9 @@
 If a `QKV` describes the call, the method gets it row by row, on the valid tokens, in float32 or wider. Gradients flow
 through it. An `Arithmetic` runs the method in few bits, without gradients, on float64 tensors. A causal call needs a
 method with a causal form. A sliding window needs the tag ``local``, sinks a method that states its normaliser, and
-queries behind a cache of keys the tag ``decodes``. A call with a bias, a cap or another mask needs the exact
-``softmax``, which computes it as the model does. Any other method refuses such a call; no part of a call is silently
-ignored.
+queries behind a cache of keys the tag ``decodes``, a bias or a cap the tag ``biases``. A call with another mask needs
+the exact ``softmax``, which computes it as the model does. Any other method refuses such a call; no part of a call is
+silently ignored.
 """
 
 from __future__ import annotations

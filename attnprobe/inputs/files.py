@@ -3,8 +3,9 @@
 Files of `save_qkv` hold ``layer{L}.window{W}.q``, (h, n, p), ``.k`` and ``.v``, (h_kv, n, p), and a metadata entry
 ``attnprobe`` with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of these shapes or of
 (n, p), an optional bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``),
-``sliding_window`` and ``sinks``. Both may hold ``sink_logits`` (h,), the ``positions`` (n_q,) of queries that are not
-all tokens, with ``all_queries``, (h, n, p), and ``key_positions`` (n,).
+``sliding_window``, ``sinks`` and ``softcap``. Both may hold ``sink_logits`` (h,), the ``positions`` (n_q,) of queries
+that are not all tokens, with ``all_queries``, (h, n, p), ``key_positions`` (n,), ``bias`` (h or 1, n_q, n) and ``own``
+(h, n_q, p_v), what a model computes in place of exact attention.
 """
 
 from __future__ import annotations
@@ -29,9 +30,16 @@ from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-EXTRA = ("sink_logits", "positions", "all_queries", "key_positions")  # optional tensors of a layer and window
+EXTRA = (
+    "sink_logits",
+    "positions",
+    "all_queries",
+    "key_positions",
+    "bias",
+    "own",
+)  # optional tensors of a layer and window
 OURS = re.compile(rf"layer([0-9]{{1,9}})\.window([0-9]{{1,9}})\.([qkv]|{'|'.join(EXTRA)})")
-PLAIN = ("scale", "causal", "sliding_window", "sinks")  # metadata of other programs
+PLAIN = ("scale", "causal", "sliding_window", "sinks", "softcap")  # metadata of other programs
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -151,6 +159,12 @@ class FileSource(Source):
             rows, positions = self._rows(n, layer, window, self._tensor(file, layer, window, "positions"))
             queries = self._tensor(file, layer, window, "all_queries")
             of_keys = self._tensor(file, layer, window, "key_positions")
+            bias, own = (self._tensor(file, layer, window, name) for name in ("bias", "own"))
+            queried = slice(n) if rows is None else rows
+            bias = bias if bias is None else bias[..., queried, :n].to(self.device, self.dtype)
+            own = (
+                None if own is None or n < self._tokens(layer, window) else own[:, queried].to(self.device, self.dtype)
+            )
             placed = self._name(layer, window, "positions") in self._shapes
             holds_all = not placed and self._queries(layer, window) == self._tokens(layer, window)
             if queries is None and self.selection is not None and holds_all:
@@ -184,6 +198,9 @@ class FileSource(Source):
                 sink_logits=logits,
                 all_queries=queries,
                 key_positions=None if of_keys is None else of_keys[:n],
+                bias=bias,
+                softcap=self.metadata.of("softcap", layer),
+                own=own,
             )
         except UsageError as error:
             raise self._refused(layer, window, error) from error

@@ -269,6 +269,9 @@ class ModelSource(Source):
                 sliding_window=captured.sliding_window,
                 sink_logits=captured.sink_logits,
                 all_queries=queries,
+                bias=None if captured.bias is None else captured.bias.to(dtype),
+                softcap=captured.softcap,
+                own=None if captured.own is None else captured.own.to(dtype),
                 block=captured.block,
             )
         except UsageError as error:

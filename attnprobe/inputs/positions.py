@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UsageError
+from ..errors import SourceError, UsageError
 from ..operators.block import Block
 from .hooks.call import BLOCK_BYTES, Angles, AttentionCall
 from .hooks.capture import capture_layers
+from .hooks.standins import only_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +35,7 @@ LONGEST = 8192  # the most tokens that a decoder reads in one forward for some q
 PART = 512  # tokens of a forward with a cache of keys
 NEAR = 1e-3  # the relative distance of hidden states behind a cache from those of the whole text
 ROUNDING = 16  # or so many roundings of the model's dtype
-TENSORS = ("q", "k", "v", "sink_logits", "positions", "all_queries")  # the tensors of a capture
+TENSORS = ("q", "k", "v", "sink_logits", "positions", "all_queries", "bias", "own")  # the tensors of a capture
 OF_BLOCK = ("size", "projected", "gain")  # those of its block, without W_O
 
 
@@ -43,7 +44,8 @@ class Captured:
     """Q (h, n, p), K and V (h_kv, n, ·) of one layer, as the model computed them.
 
     Attributes:
-        scale: the factor on the scores. causal, sliding_window, sink_logits, positions, all_queries: as in `QKV`.
+        scale: the factor on the scores. causal, sliding_window, sink_logits, positions, all_queries, bias, softcap,
+            own: as in `QKV`. A bias of keys is one more coordinate of Q and K, see `AttentionCall.with_coordinate`.
         delta: the relative distance between exact attention, recomputed from these tensors, and the model's own. It is
             verified to be small.
         block: what the layer adds to the residual stream, with sizes (n,); None if it was not found.
@@ -62,11 +64,17 @@ class Captured:
     all_queries: Tensor | None = None
     block: Block | None = None
     rope: Angles | None = None
+    bias: Tensor | None = None
+    softcap: float | None = None
+    own: Tensor | None = None
 
     def of(self, queries: Tensor) -> Captured:
         """The same capture with the queries of some tokens (n_q,) only."""
         block = None if self.block is None else self.block.at(queries)
-        return replace(self, q=self.q[:, queries], positions=queries, all_queries=self.q, block=block)
+        bias, own = (x if x is None else x[:, queries] for x in (self.bias, self.own))
+        return replace(
+            self, q=self.q[:, queries], positions=queries, all_queries=self.q, block=block, bias=bias, own=own
+        )
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -143,6 +151,8 @@ def _forward(
     rows: list[int] | None = None,
     queries: Tensor | None = None,
 ) -> dict[int, AttentionCall]:
+    if (tokens := only_length(model.config)) not in (None, len(batch[0])):
+        raise SourceError(f"n={len(batch[0])}: {name} reads texts of {tokens} tokens alone; choose n={tokens}")
     ids = torch.tensor(batch, device=model.device)
     extras: dict[str, Any] = {}
     accepted = inspect.signature(model.forward).parameters
@@ -225,14 +235,23 @@ def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
         return x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
 
     joined = {}
+    parts = [{layer: call.with_coordinate() for layer, call in part.items()} for part in parts]
     for layer, call in parts[0].items():
+        alone = len(parts) == 1 and len(call.q) == 1
+        if call.bias is not None and not alone:
+            raise SourceError(
+                f"layer {layer} adds a bias to its scores, which it does not have between segments of a text"
+            )
         q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)
         given = [one for part in parts if (one := part[layer].all_queries) is not None]
         queries = torch.cat([flat(one) for one in given], dim=1) if given else None
         more = call.sliding_window, call.sinks, call.positions, queries
         block = _joined_block([part[layer].block for part in parts])
-        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block, call.rope)
+        own = call.own[0].transpose(0, 1) if call.own is not None and alone else None
+        bias = None if call.bias is None else call.bias[0].expand(-1, q.shape[1], k.shape[1])
+        terms = bias, call.softcap, own
+        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block, call.rope, *terms)
     return joined
 
 

@@ -42,6 +42,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         causal: set[bool] = set()
         widths: dict[str, int] = {}
         sinks: dict[str, int] = {}
+        caps: dict[str, float] = {}
         for window in range(windows):
             for layer, qkv in source.qkv(n, layers, window).items():
                 if qkv.mask is not None:
@@ -52,6 +53,8 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
                     widths[str(layer)] = qkv.sliding_window
                 if qkv.sinks:
                     sinks[str(layer)] = qkv.sinks
+                if qkv.softcap is not None:
+                    caps[str(layer)] = qkv.softcap
                 parts = qkv.parts()
                 for axis in ("q", "k", "v", *EXTRA):
                     if parts[axis] is not None:
@@ -67,5 +70,6 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         entry |= {"causal": True} if True in causal else {}
         entry |= {"sliding_window": widths} if widths else {}
         entry |= {"sinks": sinks} if sinks else {}
+        entry |= {"softcap": caps} if caps else {}
         save_tensors(temporary, tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path

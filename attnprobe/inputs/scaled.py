@@ -15,7 +15,7 @@ from .spec import Source
 
 @checked()
 def scaled(qkv: QKV, factor: float) -> QKV:
-    """``qkv`` with every score multiplied by ``factor``: Q and K times its root, V and ``scale`` unchanged.
+    """``qkv`` with every score multiplied by ``factor``: Q and K times its root, a bias and a cap times it.
 
         ``Q' = √s Q,  K' = √s K:  S' = scale · Q'K'ᵀ = s S,  B' = softmax(s S),  C'_ij = exp(-s ‖q_i - k_j‖² scale/2)``
 
@@ -36,6 +36,8 @@ def scaled(qkv: QKV, factor: float) -> QKV:
     try:
         changed = {"q": qkv.q * root, "k": qkv.shared_k * root, "label": {**qkv.label, "scale_inputs": factor}}
         queries = None if qkv.all_queries is None else qkv.all_queries * root
+        changed["bias"] = None if qkv.bias is None else qkv.bias * factor
+        changed["softcap"] = None if qkv.softcap is None else qkv.softcap * factor
         return qkv.replace(**changed, all_queries=queries)
     except UsageError as error:
         raise UsageError(f"scale-inputs={factor:g}: {error}") from error

@@ -32,7 +32,7 @@ from ..errors import Unsupported
 from ..grammar.arguments import checked
 from ..operators import Padded, Scaled
 from ..qkv import QKV
-from ..reference import sink_share
+from ..reference import check_terms, sink_share
 from ..rng import Streams
 from . import (  # noqa: F401  (their methods register)
     coresets,
@@ -41,6 +41,7 @@ from . import (  # noqa: F401  (their methods register)
     hashing,
     kernels,
     nystrom,
+    own,
     quantised,
     reference,
     sampling,
@@ -107,7 +108,7 @@ def approximate(
 
     Raises:
         Unsupported: a budget or target that the method cannot take; causal inputs to a method without a causal form;
-            a sliding window or sinks to a method without a form for them.
+            a sliding window, sinks, a bias or a cap to a method without a form for them.
         UsageError: an unknown name or an invalid value.
         BadResult: a user's function returned an invalid result.
 
@@ -156,7 +157,8 @@ def _arguments(
 ) -> tuple[int | None, dict[str, Any]]:
     """The checked budget and the other arguments of a method's function; ``inner`` are the valid tokens."""
     chosen = entry.check(target, options)
-    entry.check_form(inner.causal, inner.sliding_window is not None)
+    entry.check_form(inner.causal, inner.sliding_window is not None, inner.terms)
+    check_terms(inner, target)
     d = entry.check_budget(d, inner.n_q, inner.n_k)
     if entry.square and not inner.square:
         raise Unsupported(f"{entry.name}: its queries are the tokens in their order, and these have other positions")

@@ -121,7 +121,7 @@ def with_exact_rows(
     if not len(rows):
         return operator, log_sums, 0
     some = qkv.queries(rows)
-    every = SoftmaxAttention(some.q, some.shared_k, some.scale, some.visible)
+    every = SoftmaxAttention(some.q, some.shared_k, some.scale, some.visible, some.terms)
     replaced = RowOverride(operator, rows.expand(qkv.h, -1), every)
     return replaced, lambda: log_sums().index_copy(1, rows, every.log_normalizer()), some.entries
 

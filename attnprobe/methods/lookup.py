@@ -20,7 +20,7 @@ from ..grammar.lists import ROTATED, SELECTION, file_and_function, policy_and_fo
 from ..machine.environment import plugins
 from .quantised.evicted import evicted_format
 from .quantised.rotated import rotated_format
-from .registry import KERNELS, METHODS, Method, Provenance
+from .registry import KERNELS, METHODS, OF_MODELS, Method, Provenance
 from .selection.files import from_selection
 from .user.claims import as_method
 from .user.files import contents, digest, from_file, loading
@@ -44,7 +44,7 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     if callable(method):
         name = asked(lambda: getattr(method, "__name__", None), "the name of the function")
         return as_method(method, name if isinstance(name, str) else type(method).__name__)
-    for registry in (METHODS, KERNELS):
+    for registry in (METHODS, KERNELS, OF_MODELS):
         if method in registry:
             return registry[method]
     if method.startswith(ROTATED):
@@ -59,7 +59,7 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     points = plugins()
     if method in points:
         return from_plugin(points[method])
-    raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
+    raise unknown("method", method, sorted([*METHODS, *KERNELS, *OF_MODELS, *points]))
 
 
 def _format(name: str) -> Method:
@@ -78,7 +78,7 @@ def is_method(name: str) -> bool:
     if (both := policy_and_format(name)) is not None:
         return all(map(is_method, both))
     of_file = name.startswith(SELECTION) or file_and_function(name) is not None
-    return of_file or name in METHODS or name in KERNELS or name in plugins()
+    return of_file or name in METHODS or name in KERNELS or name in OF_MODELS or name in plugins()
 
 
 def from_plugin(point: EntryPoint) -> Method:

@@ -20,12 +20,14 @@ from typing import Any
 from ..errors import Unsupported, UsageError, unknown
 from ..grammar.arguments import checked
 from ..grammar.folding import fold_text
+from ..operators.terms import Terms
 from .base import Approximation
 from .option import Option, option_of, word
 from .storage import Storage
 
 METHODS: dict[str, Method] = {}
 KERNELS: dict[str, Method] = {}  # methods of kind kernel: implementations of exact attention
+OF_MODELS: dict[str, Method] = {}  # methods of kind model: what the modules of models compute
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
 FAMILIES = (
     "exact",
@@ -41,7 +43,7 @@ FAMILIES = (
     "kernel",
     "user",
 )
-KINDS = ("method", "reference", "kernel", "user")
+KINDS = ("method", "reference", "kernel", "model", "user")
 KEYS = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}  # largest budgets, as facts of `Method`
 TWICE_KEYS = {"limit": lambda n_q, n_k: 2 * n_k, "limit_name": "2 n_k"}
 TOKENS = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k"}
@@ -64,6 +66,7 @@ TAGS = {
     "causal_target": "stands for the causal matrix too, but looks ahead itself",
     "decodes": "a row of its causal form, or behind a prompt, is its result for one query alone, as in decoding",
     "local": "has a form for a sliding window of the model: keys outside of it have no weight",
+    "biases": "takes scores with a bias or a cap of the model",
 }
 DISTRIBUTIONS = ("row_sums_one", "nonnegative")  # tags of matrices whose rows are distributions
 INVARIANT = ("permutation_equivariant", "shift_invariant")
@@ -94,7 +97,7 @@ class Method:
         function: the method itself.
         paper, year: the source. family: the heading under which tables group it, one of `FAMILIES`.
         targets: the exact matrices that it can approximate, of ``softmax`` and ``gaussian``.
-        kind: method | reference | kernel | user.
+        kind: method | reference | kernel | model | user.
         tags: claims that the tests prove; ``tag@target`` is claimed for one target only.
         budget: the meaning of ``d``; None for a method without a budget, whose ``d`` is null in records.
         cost: leading multiply-adds per head at the default options, for n_q = n_k = n and p_v = p.
@@ -177,15 +180,19 @@ class Method:
         """Whether the method takes inputs of a layer with a sliding window, which hides keys."""
         return "local" in self.tags or "causal_target" in self.tags
 
-    def check_form(self, causal: bool, local: bool) -> None:
-        """Refuse causal or windowed Q, K, V, unless the method has a form for them or the tag ``causal_target``.
+    def check_form(self, causal: bool, local: bool, terms: Terms | None = None) -> None:
+        """Refuse inputs for which the method has no form.
 
         Args:
-            causal: whether the inputs are causal. local: whether a sliding window hides keys.
+            causal: whether the inputs are causal. local: whether a sliding window hides keys. terms: the cap and the
+                bias of their scores.
 
         Raises:
-            Unsupported: the method has no form for such inputs.
+            Unsupported: causal or windowed inputs without a form for them or the tag ``causal_target``; a bias or a cap
+                without the tag ``biases``.
         """
+        if terms is not None and "biases" not in self.tags:
+            raise Unsupported(f"scores have {terms}, and {self.name} has no form for it{self._way_out('biases')}")
         if "causal_target" in self.tags:
             return
         if causal and not self.replaces_causal and "prefill" not in self.tags:
@@ -198,7 +205,8 @@ class Method:
         """What a user's function needs for causal or windowed inputs; empty for the project's own methods."""
         if self.family != "user":
             return ""
-        return f"; take qkv, hide what qkv.visible hides, and claim {tag}: docs/guide/add-a-method.md, A causal method"
+        does = "add qkv.terms to the scores" if tag == "biases" else "hide what qkv.visible hides"
+        return f"; take qkv, {does}, and claim {tag}: docs/guide/add-a-method.md, A causal method"
 
     def why_not_decoding(self) -> str | None:
         """Why it has no form for one query behind a cache of keys; None for a method with the tag ``decodes``."""
@@ -331,7 +339,9 @@ class Method:
             "targets": ", ".join(self.targets),
             "budget d": self.budget or "none: d is ignored",
             "cost": self.cost if self.family == "user" else f"{self.cost} multiply-adds per head",
-            "proved by": self.oracle if self.family in ("kernel", "user") else f"its literal twin; {self.oracle}",
+            "proved by": self.oracle
+            if self.family in ("kernel", "user") or self.kind == "model"
+            else f"its literal twin; {self.oracle}",
             "claims": "; ".join(self.claimed()),
         }
         lines = [self.name, ""]
@@ -370,13 +380,13 @@ class Method:
 
 
 def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """A decorator that adds a function to `METHODS`, or a kernel to `KERNELS`. ``facts`` are fields of `Method`."""
+    """A decorator that adds a function to `METHODS`, `KERNELS` or `OF_MODELS`. ``facts`` are fields of `Method`."""
 
     def put(function: Callable[..., Approximation]) -> Callable[..., Approximation]:
         entry = Method(function=function, **facts)
-        assert entry.name not in METHODS | KERNELS and entry.kind in KINDS and entry.family in FAMILIES
+        assert entry.name not in METHODS | KERNELS | OF_MODELS and entry.kind in KINDS and entry.family in FAMILIES
         assert all(tag.split("@")[0] in TAGS for tag in entry.tags), entry.tags
-        (KERNELS if entry.kind == "kernel" else METHODS)[entry.name] = entry
+        {"kernel": KERNELS, "model": OF_MODELS}.get(entry.kind, METHODS)[entry.name] = entry
         return function
 
     return put

@@ -166,6 +166,9 @@ def sparse_softmax(
     for block in sparse_blocks(q, index, k.shape[1], p, group):
         columns, rows = block.columns, block.rows  # (g, m, u)
         scores = block.scores(qkv.scale * block.grouped(q), of_heads(k, block.heads, h))  # (g, m, group, u)
+        if qkv.terms is not None:
+            of_rows = columns.repeat_interleave(scores.shape[2], 1)  # (g, r, u)
+            scores = qkv.terms.applied_at(scores.flatten(1, 2), block.heads, rows, of_rows).view(scores.shape)
         absent = (columns < 0)[:, :, None]
         if has is not None:
             absent = absent | ~has[rows].unflatten(0, (columns.shape[1], -1))
@@ -185,4 +188,6 @@ def _log_sums(qkv: QKV, softmax: Sparse) -> Tensor:
     head, row = (torch.arange(size, device=qkv.device) for size in slot.shape)
     column = softmax.index[head[:, None], row // softmax.group, slot]
     scores = qkv.scale * (qkv.q * tokens(qkv.shared_k, column)).sum(-1)
+    if qkv.terms is not None:
+        scores = qkv.terms.applied_at(scores[..., None], slice(None), slice(None), column[..., None])[..., 0]
     return (scores - largest.log()).masked_fill(largest == 0, float("-inf"))

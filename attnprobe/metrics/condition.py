@@ -71,7 +71,8 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
 
     A is ``exp(S - max S)``. All entries have the same factor, so its condition number is that of ``exp(S)``, which may
     overflow. Repeated queries repeat rows, and repeated keys repeat columns; the number is the larger of both. For
-    causal inputs all three are 0 above the diagonal, so equal queries have different rows. Memory ``8 n_q n_k`` bytes.
+    causal inputs all three are 0 above the diagonal, so equal queries have different rows. Inputs with a bias or a cap
+    have no C. Memory ``8 n_q n_k`` bytes.
 
     Args:
         row: the row of the head in Q, K and V.
@@ -79,9 +80,10 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     inner = qkv.compressed()
     one = inner.head(row).to(dtype=torch.float64)
     repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
-    yield "A", UnnormalisedAttention(one.q, one.k, one.scale, visible=one.visible).dense()[0], repeated
+    yield "A", UnnormalisedAttention(one.q, one.k, one.scale, visible=one.visible, terms=one.terms).dense()[0], repeated
     yield "B", exact(one).dense()[0], repeated
-    yield "C", exact(one, "gaussian").dense()[0], repeated
+    if one.terms is None:
+        yield "C", exact(one, "gaussian").dense()[0], repeated
 
 
 @checked()

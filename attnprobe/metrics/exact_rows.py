@@ -130,6 +130,9 @@ class ExactRows:
         qkv, sinks, (k, v) = self.qkv, self.sinks, self._keys_and_values(heads)
         q = qkv.q[heads, rows].double() * qkv.scale  # (g, r, p)
         log_p = product_of_heads(q.flatten(0, 1), k[:, :keys].mT)
+        if qkv.terms is not None:
+            terms = qkv.terms.of(heads, rows, slice(keys))
+            log_p = terms.applied(log_p.view(len(q), -1, keys)).view(log_p.shape)
         if qkv.visible is not None:
             log_p.view(len(q), -1, keys).masked_fill_(qkv.visible.of(rows).hidden(keys), -torch.inf)
         if sinks is not None:

@@ -73,7 +73,7 @@ class GuaranteeReference:
         if self.target != "softmax":
             return None
         x = self.qkv.to(dtype=torch.float64)
-        log_sum = SoftmaxAttention(x.q, x.k, x.scale, x.visible).log_normalizer()
+        log_sum = SoftmaxAttention(x.q, x.k, x.scale, x.visible, x.terms).log_normalizer()
         return log_sum if x.sink_logits is None else torch.logaddexp(log_sum, x.sink_logits.double()[:, None])
 
     @cached_property

@@ -15,6 +15,7 @@ from ..operators.blocks import block_shape, row_blocks
 from ..operators.groups import of_heads, repeated
 from ..operators.linalg.norms import output_norms, row_norms, unit_of
 from ..operators.precision import product
+from ..operators.terms import Terms
 from ..operators.threads import side_by_side
 from ..operators.visible import Visible
 from ..qkv import QKV
@@ -86,7 +87,8 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
 
     def of(heads: slice) -> None:
         q, k = inner.q[heads].double(), of_heads(inner.shared_k, heads, inner.h).double()
-        for name, value in _of_scores(q, k, inner.scale, visible, rows).items():
+        terms = None if inner.terms is None else inner.terms.of(heads)
+        for name, value in _of_scores(q, k, inner.scale, visible, terms, rows).items():
             values[name][heads] = value
 
     side_by_side([partial(of, slice(*pair)) for pair in row_blocks(inner.h, together)], inner.device)
@@ -112,7 +114,9 @@ def _of_vectors(x: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows: int) -> dict[str, Tensor]:
+def _of_scores(
+    q: Tensor, k: Tensor, scale: float, visible: Visible | None, terms: Terms | None, rows: int
+) -> dict[str, Tensor]:
     """The statistics of scores and weights of some heads, (g,), from one pass over the rows of Q and K (g, n, p)."""
     middle = scale * (q.mean(1) * k.mean(1)).sum(1)
     unit_q, unit_k = unit_of(q, 2), unit_of(k, 2)  # (g, 1, 1): powers of two, which change no digit
@@ -125,9 +129,13 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
             n = int(visible.last[start:stop].max()) + 1
         scores = product(q[:, start:stop] * scale, k[:, :n].mT)  # (g, b, n)
         hidden = None if visible is None else visible.of(slice(start, stop)).hidden(n)
-        if hidden is not None:
-            away = ((scores - middle[:, None, None]) / unit[:, None, None]).masked_fill_(hidden, 0)
+        if terms is not None:
+            scores = terms.of(rows=slice(start, stop), keys=slice(n)).applied(scores)
+        if hidden is not None or terms is not None:
+            away = (scores - middle[:, None, None]) / unit[:, None, None]
+            away = away if hidden is None else away.masked_fill_(hidden, 0)
             moments += torch.stack([away.sum((1, 2)), away.square().sum((1, 2))])
+        if hidden is not None:
             scores.masked_fill_(hidden, math.inf)
             low = scores.amin(2)
             high = scores.masked_fill_(hidden, -math.inf).amax(2)
@@ -144,8 +152,9 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
     mass /= q.shape[1]
     entropy /= q.shape[1]
     values = {"score_max": largest, "entropy": entropy, "sink_first": mass[:, 0], "sink_most": mass.amax(1)}
-    if visible is not None:
-        mean, square = moments / visible.counts().sum()
+    if visible is not None or terms is not None:
+        entries = q.shape[1] * k.shape[1] if visible is None else visible.counts().sum()
+        mean, square = moments / entries
         return values | {"score_std": (square - mean**2).clamp(min=0).sqrt() * unit}
     q, k = q / unit_q, k / unit_k
     q_mean, k_mean = q.mean(1, keepdim=True), k.mean(1, keepdim=True)  # the rest is from p x p matrices

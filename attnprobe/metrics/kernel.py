@@ -50,6 +50,8 @@ def eager_output(qkv: QKV) -> Tensor:
         one = inner.head(head)
         for first, last in row_blocks(inner.n_q, block_rows(output, inner.n_k, ROWS)):
             scores = one.q[0, first:last] @ one.k[0].mT * inner.scale
+            if inner.terms is not None:
+                scores = inner.terms.of(slice(head, head + 1), slice(first, last)).applied(scores[None])[0]
             if visible is not None:
                 scores = scores.masked_fill(visible.of(slice(first, last)).hidden(inner.n_k), -inf)
             if inner.sink_logits is not None:

@@ -167,13 +167,15 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
         if qkv.visible is not None:
             word = "causal" if qkv.causal else "local"
             raise Unsupported(f"attention is {word}, and {of} has no {word} form")
+        if qkv.terms is not None:
+            raise Unsupported(f"its scores have {qkv.terms}, and {of} has no form for it")
         both = torch.cat([qkv.q, qkv.k], 1)  # (h, n_q + n_k, p)
         if of == "lifted-gaussian":
             return GaussianAttention(both, both, qkv.scale)
         largest = qkv.scale * both.square().sum(-1).amax(-1)  # the diagonal of a Gram matrix holds its maximum
         return UnnormalisedAttention(both, both, qkv.scale, largest)
     if of == "unnormalised":
-        return UnnormalisedAttention(qkv.q, qkv.shared_k, qkv.scale, visible=qkv.visible)
+        return UnnormalisedAttention(qkv.q, qkv.shared_k, qkv.scale, visible=qkv.visible, terms=qkv.terms)
     return exact(qkv, of)
 
 

@@ -13,6 +13,7 @@ from .base import Operator
 from .blocks import head_blocks
 from .groups import folded, of_heads, repeated, unfolded
 from .precision import full_precision, product
+from .terms import Terms
 from .underflow import exp_, least_exponent, softmax
 from .visible import Visible
 
@@ -32,28 +33,40 @@ class Streamed(Operator):
         k: keys, (h_kv, n_k, p); ``h / h_kv`` consecutive query heads share a KV head.
         scale: the factor on ``Q Kᵀ``.
         visible: the keys that each query sees; the scores of other keys are -∞. None means all keys.
+        terms: the cap and the bias of the scores; None for none.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None) -> None:
-        self.q, self.k, self.scale = q, k, scale
+    def __init__(
+        self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None, terms: Terms | None = None
+    ) -> None:
+        self.q, self.k, self.scale, self.terms = q, k, scale, terms
         self.visible = None if visible is None else visible.to(q.device)
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
 
     def heads(self, index: slice) -> Streamed:
-        return type(self)(self.q[index], self._keys(index), self.scale, self.visible)
+        return type(self)(self.q[index], self._keys(index), self.scale, self.visible, self._terms_of(index))
+
+    def _terms_of(self, heads: slice) -> Terms | None:
+        return None if self.terms is None else self.terms.of(heads)
 
     def _keys(self, index: slice) -> Tensor:
         """The keys that a slice of the query heads read, (h_kv, n_k, p)."""
         return of_heads(self.k, index, len(self.q))
 
     def to(self, dtype: torch.dtype) -> Streamed:
-        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.visible)
+        terms = None if self.terms is None else self.terms.to(dtype)
+        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.visible, terms)
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Rows ``start … stop - 1`` of ``scale · Q Kᵀ`` of some heads, (g, b, n_k); -∞ for hidden keys."""
+        """Rows ``start … stop - 1`` of the scores ``scale · Q Kᵀ`` of some heads, with cap and bias, (g, b, n_k).
+
+        They are -∞ for hidden keys.
+        """
         q, k = self.q[heads, start:stop] * self.scale, self._keys(heads)
         scores = product(q, k.mT, out) if len(q) == len(k) else unfolded(product(folded(q, len(k)), k.mT), len(q))
+        if self.terms is not None:
+            scores = self.terms.of(heads, slice(start, stop)).applied(scores)
         if self.visible is None:
             return scores
         visible, seen = self.visible.of(slice(start, stop)), 0
@@ -84,7 +97,8 @@ class Streamed(Operator):
 
     def _largest_score(self) -> Tensor:
         """An upper bound of the absolute scores of each head, (h,), from norms: cost ``(n_q + n_k) p``."""
-        return abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q))
+        added = 0.0 if self.terms is None else self.terms.largest
+        return abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q)) + added
 
     @cached_property
     def _underflows(self) -> list[bool]:
@@ -145,7 +159,8 @@ class SoftmaxAttention(Streamed):
     @property
     def needs_no_shift(self) -> bool:
         """Whether norms bound the scores so that exponentials of all keys are normal float64 numbers, on a GPU."""
-        if self.device.type == "cpu" or self.dtype != torch.float64 or self.visible is not None:
+        plain = self.visible is None and self.terms is None
+        if self.device.type == "cpu" or self.dtype != torch.float64 or not plain:
             return False
         return bool((self._largest_score() < LARGEST_EXPONENT).all())
 
@@ -173,7 +188,8 @@ class SoftmaxAttention(Streamed):
         k = self.k.detach()
         farthest = repeated(_largest_norm(k - k.mean(1, keepdim=True)), len(self.q))
         spread = 2 * farthest  # a row's scores differ by no more than that times ‖q‖
-        return -abs(self.scale) * _largest_norm(self.q) * spread
+        added = 0.0 if self.terms is None else self.terms.spread
+        return -abs(self.scale) * _largest_norm(self.q) * spread - added
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         scores = self.scores(heads, start, stop, out)
@@ -206,16 +222,24 @@ class UnnormalisedAttention(Streamed):
     """
 
     def __init__(
-        self, q: Tensor, k: Tensor, scale: float, shift: Tensor | None = None, visible: Visible | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        scale: float,
+        shift: Tensor | None = None,
+        visible: Visible | None = None,
+        terms: Terms | None = None,
     ) -> None:
-        super().__init__(q, k, scale, visible)
+        super().__init__(q, k, scale, visible, terms)
         self.shift = self._largest() if shift is None else shift.to(q)
 
     def heads(self, index: slice) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q[index], self._keys(index), self.scale, self.shift[index], self.visible)
+        q, k, shift = self.q[index], self._keys(index), self.shift[index]
+        return UnnormalisedAttention(q, k, self.scale, shift, self.visible, self._terms_of(index))
 
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.visible)
+        terms = None if self.terms is None else self.terms.to(dtype)
+        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.visible, terms)
 
     @full_precision()
     def _largest(self) -> Tensor:
@@ -244,8 +268,10 @@ class GaussianAttention(Streamed):
              [0.1353, 1.0000]]])
     """
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None) -> None:
-        super().__init__(q, k, scale, visible)
+    def __init__(
+        self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None, terms: Terms | None = None
+    ) -> None:
+        super().__init__(q, k, scale, visible, terms)
         half_q, half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))
         self.half_q, self.half_k = half_q, repeated(half_k, len(q))  # (h, n)
 

@@ -19,7 +19,7 @@ from ..reference import exact_output
 from .choices import Choices
 from .following import Follow
 
-INPUTS = ("q", "k", "v", "all_queries", "sink_logits")
+INPUTS = ("q", "k", "v", "all_queries", "sink_logits", "bias")
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..operators import Operator
+from ..operators import Operator, SoftmaxAttention
 from ..operators.blocks import row_blocks
 from ..operators.linalg.condition import condition
 from .computation import Computation
@@ -26,8 +26,9 @@ def predictors(computation: Computation) -> dict[str, Tensor]:
     nan = torch.full((qkv.h,), torch.nan, dtype=torch.float64)
     conds = [torch.tensor([_cond(of_head) for of_head in core]) for core in approx.cores.values() if _is_core(core)]
     norms = [torch.linalg.matrix_norm(z, 2).cpu() for z in approx.inverses.values() if _is_core(z)]
+    scores = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, terms=qkv.terms)
     largest = [
-        (qkv.scale * qkv.q[:, first:last] @ qkv.k.mT).abs().amax((1, 2)).cpu()
+        scores.scores(slice(0, qkv.h), first, last).abs().amax((1, 2)).cpu()
         for first, last in row_blocks(qkv.n_q, BLOCK)
     ]
     return {

@@ -103,6 +103,8 @@ def why_not_published(computation: Computation, to: Format, arithmetic: str) -> 
         return f"{known.package} runs as it is written; choose {to.name}"
     if qkv.causal or qkv.sliding_window is not None or qkv.mask is not None or qkv.sink_logits is not None:
         return f"{known.package} has no form for causal, padded or windowed attention, or for sinks"
+    if qkv.terms is not None:
+        return f"{known.package} has no form for {qkv.terms}"
     if qkv.n_q != qkv.n_k or qkv.p != qkv.p_v:
         return f"{known.package} needs as many queries as keys, and values as wide as queries"
     if computation.target != "softmax":

@@ -78,7 +78,7 @@ def test_a_capture_that_overflows_a_dtype_names_the_layer():
     qkv = make(h=2, n=3)
     captured = SimpleNamespace(rope=None, all_queries=None, scale=1.0, causal=False, positions=None, block=None)
     captured.q, captured.k, captured.v = qkv.q * torch.inf, qkv.k, qkv.v
-    captured.sliding_window = captured.sink_logits = None
+    captured.sliding_window = captured.sink_logits = captured.bias = captured.softcap = captured.own = None
     source = model_source()
     source.text = Text("text", "", "")
     with pytest.raises(SourceError, match="^m, layer 1, as float32: q: the value at head 0, token 0, column 0 is"):
@@ -502,10 +502,8 @@ def test_nothing_is_refused_where_the_memory_is_not_known(monkeypatch):
 
 def test_the_row_of_a_later_call_with_values_of_another_dimension_and_a_bias():
     q, k, v = torch.zeros(1, 2, 4, 3), torch.zeros(1, 2, 4, 3), torch.zeros(1, 2, 4, 5)
-    plain = _row(AttentionCall("m", 0, 7, "M", q, k, k, 0.5, delta=1e-7))
+    plain = _row(AttentionCall("m", 0, 7, "M", q, k, k, 0.5, delta=1e-7), {})
     assert plain[:6] == ("7", "m", "M", "2", "2", "3") and plain[-1] == "yes"
-    later = _row(AttentionCall("m", 1, 8, "M", q, k, v, 0.5, bias=torch.ones(1, 1, 1, 4), delta=1e-7))
-    assert later[:6] == ("8", "m (call 2)", "M", "2", "2", "3/5") and later[-1].startswith(
-        "it adds a bias to its scores, from"
-    )
-    assert not np.isnan(float(later[-2]))
+    later = _row(AttentionCall("m", 1, 8, "M", q, k, v, 0.5, bias=torch.eye(4)[None, None], delta=1e-7), {})
+    assert later[:6] == ("8", "m (call 2)", "M", "2", "2", "3/5") and later[7] == "full, bias" and later[-1] == "yes"
+    assert not np.isnan(float(later[-3]))

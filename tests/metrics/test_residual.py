@@ -110,8 +110,13 @@ def test_the_block_of_some_queries_ends_the_forward_early(tmp_path, monkeypatch)
     assert entered == [0, 0] and torch.allclose(last[1].block.size, whole[1].block.size[:, [2, 9]], rtol=1e-6)
 
 
-#: attention and MLP at once, a flattened stream, several streams, calls that are combined, a gate, or other inputs too
+#: attention and MLP at once, a flattened stream, several streams, calls that are combined, a gate, other inputs too, or
+#: a projection that is no linear module
 WITHOUT_BLOCKS = {
+    "Falcon",
+    "Falcon with ALiBi",
+    "GPT-J",
+    "XLNet",
     "GPT-NeoX",
     "Phi",
     "Cohere 2",

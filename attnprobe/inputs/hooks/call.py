@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,11 +12,12 @@ from torch import Tensor
 from ...errors import Unsupported
 from ...operators.block import Block
 from ...operators.blocks import reach
-from ...operators.groups import folded, unfolded
+from ...operators.groups import folded, repeated, unfolded
 from ...qkv import QKV
 from .masks import FULL, Pattern
 
 Angles = float | Sequence[float] | Sequence[Sequence[float]]  # of a RoPE, see `AttentionCall.rope`
+ROUNDING = 16  # roundings by which biases of heads that share keys may differ from one bias times a number
 BLOCK_BYTES = 2**24  # of scores alive at a time on a CPU, where they stay in the cache; elsewhere twice as many
 
 
@@ -45,6 +47,9 @@ class AttentionCall:
             angles, (i, j, angle) each. None: the module has no RoPE, or its RoPE is not known at so many tokens.
         block: what the attention adds to the residual stream, if it was captured and found.
         exact: `output`, if the verification kept it; NaN in rows that it left out.
+        own: what the module computes in place of this exact attention, (b, n_q, h, p_v); None if it computes this.
+        captured: where it was seen: at transformers' interface, or in the module's code (see
+            `attnprobe.inputs.hooks.products`), or in the exact form of a module that approximates it.
         layer: the number of the layer in the model, as in ``--layer``; that of the call by default.
         windows: the number of the text window of each row, by which methods draw; None: each is 0.
     """
@@ -71,6 +76,8 @@ class AttentionCall:
     block: Block | None = None
     exact: Tensor | None = None
     windows: Sequence[int] | None = None
+    own: Tensor | None = None
+    captured: Literal["interface", "code", "exact form"] = "interface"
     layer: int = -1
 
     def __post_init__(self) -> None:
@@ -98,10 +105,14 @@ class AttentionCall:
         return [*facts, f"scale={self.scale:.6g}", f"mask={self.pattern}", *self.extras()]
 
     def extras(self) -> list[str]:
-        """The features besides scale and mask: ``cross``, ``bias``, ``softcap=50``, ``sinks``, a wider window."""
+        """The features besides scale and mask: ``cross``, ``bias``, ``softcap=50``, ``sinks``, a wider window.
+
+        ``key bias`` is one more coordinate of Q and K, as ALiBi is, see `with_coordinate`.
+        """
         extras = ["cross"] if self.cross else []
         extras += [f"window={self.window}"] if self.window and self.pattern.left is None else []
-        extras += ["bias"] if self.bias is not None else []
+        of_keys = self.bias is not None and self.with_coordinate() is not self
+        extras += ["key bias" if of_keys else "bias"] if self.bias is not None else []
         extras += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
         return extras + (["sinks"] if self.sinks is not None else [])
 
@@ -131,13 +142,9 @@ class AttentionCall:
     def beyond(self) -> str | None:
         """The reason why a `QKV` cannot describe this call; None if it can.
 
-        A `QKV` has Q, K, V, a padding mask, a sliding window that is causal or as wide on both sides, and sinks.
+        A `QKV` has Q, K, V, a padding mask, a sliding window that is causal or as wide on both sides, sinks, a bias and
+        a cap.
         """
-        if self.bias is not None:
-            low, high = self.bias.aminmax()
-            return f"it adds a bias to its scores, from {low:.4g} to {high:.4g}"
-        if self.softcap is not None:
-            return f"it caps its scores at {self.softcap:g}"
         if self.pattern.band and (self.cross or not (self.causal or self.pattern.symmetric)):
             return f"{self.pattern} attention{' to other tokens' if self.cross else ''} is not supported"
         if self.cached and self._has_padded_queries():
@@ -183,7 +190,53 @@ class AttentionCall:
         """The call with the queries of some tokens (n_q,) only. In this call all tokens must be queries."""
         rows = {name: rows_of(getattr(self, name), queries) for name in ("q", "visible", "bias")}
         block = None if self.block is None else self.block.at(slice(None), queries)
-        return replace(self, **rows, positions=queries, all_queries=self.q, exact=None, block=block)
+        own = None if self.own is None else self.own[:, queries]
+        return replace(self, **rows, positions=queries, all_queries=self.q, exact=None, block=block, own=own)
+
+    def with_coordinate(self) -> AttentionCall:
+        """The call with a bias of the keys (b, h, 1, n_k), as ALiBi is, as one more coordinate of Q and K.
+
+        With the bias ``β_j = m c_j`` it is ``q' = [q, m / scale]``, ``k' = [k, c]``, so that ``scale · q'·k'`` is the
+        score with its bias. Heads that share keys have one c, with an m each; where they have none, keys and values are
+        repeated. RoPE does not turn the coordinate. Another bias, and one beside a cap, stays.
+        """
+        if self.bias is None or self.bias.shape[2] > 1 or self.softcap is not None:
+            return self
+        (b, h, _, _), h_kv = self.q.shape, self.kv_heads
+        bias = self.bias.to(self.k).expand(b, h, 1, -1)[:, :, 0].unflatten(1, (h_kv, -1))  # (b, h_kv, group, n_k)
+        common = bias[:, :, 0]
+        size = common.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(bias.dtype).tiny)
+        slope = (bias * common[:, :, None]).sum(-1) / common.square().sum(-1, keepdim=True).clamp(min=1e-30)
+        apart = (bias - slope[..., None] * common[:, :, None]).abs().amax(-1) / size
+        k, v = self.k, self.v
+        if bool((apart > ROUNDING * torch.finfo(bias.dtype).eps).any()):
+            k, v, common = repeated(k, h), repeated(v, h), bias.flatten(1, 2)
+            slope = torch.ones_like(common[..., :1])
+        factor = (slope.flatten(1) / self.scale)[:, :, None, None]
+
+        def longer(q: Tensor) -> Tensor:
+            return torch.cat([q, factor.to(q).expand(-1, -1, q.shape[2], -1)], -1)
+
+        queries = None if self.all_queries is None else longer(self.all_queries)
+        k = torch.cat([k, common[..., None].to(k)], -1)
+        return replace(self, q=longer(self.q), k=k, v=v, bias=None, all_queries=queries, rope=None)
+
+    def without_end(self) -> AttentionCall:
+        """The call without padding behind the tokens of all rows, which some models add to a text themselves."""
+        keys = self.pattern.keys
+        if keys is None or self.cross or self.cached or not self.pattern.regular:
+            return self
+        n = int(keys[0].sum())
+        if not bool(keys[:, :n].all()) or bool(keys[:, n:].any()):
+            return self
+        parts = {name: getattr(self, name)[:, :, :n] for name in "qkv"}
+        for name in ("visible", "bias"):
+            x = getattr(self, name)
+            parts[name] = None if x is None else x[..., : n if x.shape[-2] > 1 else 1, :n]
+        seen = parts["visible"]
+        parts["visible"] = None if seen is None or bool(seen.all()) else seen
+        own = None if self.own is None else self.own[:, :n]
+        return replace(self, **parts, own=own, pattern=replace(self.pattern, keys=None))
 
     def qkv(self, row: int = 0) -> QKV:
         """The inputs of a method for one batch row: Q, K, V, and what each query sees.
@@ -197,7 +250,10 @@ class AttentionCall:
         reason = self.beyond()
         if reason is not None:
             raise Unsupported(f"{self.module}: {reason}, and a method that gets only Q, K and V would miss it")
+        if (longer := self.with_coordinate()) is not self:
+            return longer.qkv(row)
         q, k, v = self.q[row], self.k[row], self.v[row]
+        bias = None if self.bias is None else self.bias.expand(len(self.q), -1, q.shape[1], k.shape[1])[row]
         mask = None if self.pattern.keys is None else self.pattern.keys[row]
         if mask is not None and bool(mask.all()):
             mask = None
@@ -205,6 +261,7 @@ class AttentionCall:
         if mask is not None and (self.cross or self.cached):
             valid = mask.nonzero()[:, 0]
             k, v, mask = k[:, valid], v[:, valid], None
+            bias = None if bias is None else bias[..., valid]
             key_positions = None if self.cross else valid - valid[0]
         n_q, n_k = q.shape[1], k.shape[1]
         window = 0 if self.windows is None else self.windows[row]
@@ -221,6 +278,9 @@ class AttentionCall:
             sink_logits=self.sinks,
             all_queries=None if self.all_queries is None else self.all_queries[row],
             key_positions=key_positions,
+            bias=bias,
+            softcap=self.softcap,
+            own=None if self.own is None else self.own[row].transpose(0, 1),
             block=None if self.block is None else self.block.at(row),
         )
 

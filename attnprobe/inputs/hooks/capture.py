@@ -1,19 +1,17 @@
 """Captures Q, K, V of a running model, and verifies that they determine its attention.
 
 A function in transformers' attention interface calls the model's own eager attention, so the forward does not change.
-It records Q, K, V, the mask and further inputs (a bias, a cap, sinks) of the selected calls. Each capture is verified:
-exact attention, recomputed in float64 from the captured tensors, must equal the model's own output.
+Modules that compute attention themselves are watched, see `attnprobe.inputs.hooks.products`. Both record Q, K, V, the
+mask and further inputs (a bias, a cap, sinks) of the selected calls. Each capture is verified: exact attention,
+recomputed in float64 from the captured tensors, must equal the model's own output.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -24,9 +22,10 @@ from ...grammar.arguments import checked
 from ...grammar.foreign import reason
 from .blocks import Blocks, Finished, watched
 from .call import AttentionCall, blocks, joined
-from .interface import Masks, Selection, bypassed, call_of, eager_of, put, switched
+from .interface import Computed, Masks, Selection, bypassed, call_of, put, switched
 from .numbering import Numbering, numbered, trace
 from .rope import Rope, rope_of, ropes
+from .standins import only_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,7 +50,9 @@ def capture(
 ) -> dict[tuple[str, int], AttentionCall]:
     """Run ``model(**inputs)`` and return its attention calls, each verified, by module name and call.
 
-    It takes any model that uses transformers' attention interface: encoders, decoders, encoder-decoders, vision models.
+    It takes any model whose attention is softmax attention, through transformers' interface or by code of its own:
+    encoders, decoders, encoder-decoders, vision models. A module that computes an approximation (Nyströmformer,
+    BigBird, Longformer, Reformer) gives the exact attention for which it stands, and what it computes, `own`.
     Each call has Q, K, V after RoPE and norms, the scale, mask, bias, cap and sinks of the model, and ``delta``, the
     relative distance of the recomputed attention from the model's own. Cost: the forward, and exact attention in
     float64 of each selected call, in blocks of rows.
@@ -65,7 +66,7 @@ def capture(
             sizes of the residual stream. A call whose block is not found has None. The forward is whole.
 
     Raises:
-        SourceError: the model bypasses the interface or computes more than is captured, or its forward fails.
+        SourceError: the model has no softmax attention or computes more than is captured, or its forward fails.
         UsageError: a layer that was never reached, or a model in training mode.
 
     >>> from transformers import BertConfig, BertModel
@@ -123,11 +124,18 @@ def capture_all(
     """
     recorder = _Recorder(name or type(model).__name__, Selection())
     with torch.no_grad():
-        captured = _run(recorder, model, lambda: model(**inputs))
-        own = model(**inputs)
+        captured = _run(recorder, model, lambda: seeded(model, lambda: model(**inputs)))
+        own = seeded(model, lambda: model(**inputs))
     pairs = [(a, b) for a, b in zip(captured.to_tuple(), own.to_tuple(), strict=True) if isinstance(a, Tensor)]
     distances = [float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-300)) for a, b in pairs]
     return recorder.by_name(), max(distances)
+
+
+def seeded(model: PreTrainedModel, forward: Callable[[], Result]) -> Result:
+    """The result of a forward whose draws are the same each time; Reformer draws its hashes in every forward."""
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(0)
+        return forward()
 
 
 def capture_layers(
@@ -149,14 +157,14 @@ def capture_layers(
         cached: whether these tokens follow a cache of keys.
 
     Raises:
-        SourceError: the model bypasses the interface, masks single tokens, or computes more than ``softmax(scale · Q
+        SourceError: the model has no softmax attention, masks single tokens, or computes more than ``softmax(scale · Q
             Kᵀ) V`` over the tokens that a `QKV` makes visible, with or without sinks; its forward fails; a layer was
             never reached, or has several attention matrices.
     """
     recorder = _Recorder(name, Selection(layers), plain=True, queries=queries, cached=cached)
     recorder.stop_after_last(model)
     with watched(model, recorder.last) as recorder.blocks:
-        _run(recorder, model, forward)
+        _run(recorder, model, lambda: seeded(model, forward))
     if missing := recorder.missing():
         raise SourceError(f"{name}: {missing}")
     return recorder.by_layer(recorder.by_name().values())
@@ -244,6 +252,8 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
         raise
     except Exception as error:  # a model may raise anything on inputs that it does not support
         why = f"its forward failed ({reason(error)})"
+        if (tokens := only_length(model.config)) is not None:
+            why += f"; it reads texts of {tokens} tokens alone"
         if (recorder.plain or recorder.exact) and (reads := _also_reads(model)) is not None:
             why = f"{reads}, and commands give it text alone; attnprobe.capture takes any inputs"
         raise SourceError(f"{recorder.model}: {why}") from error
@@ -282,7 +292,9 @@ def _attention(
     if recorder.blocks is not None and place.number - 1 == recorder.blocks.until:
         raise Finished  # the block of the last call was not found
     last = place.number == recorder.last
-    if recorder.queries is not None and last:  # nothing reads the other rows
+    if isinstance(rows, Computed):
+        output = rows(slice(None))
+    elif recorder.queries is not None and last:  # nothing reads the other rows
         parts = [rows(part) for part in recorder.queries.split(_step(query, key))]
         output = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         output[:, recorder.queries] = torch.cat(parts, dim=1)
@@ -294,12 +306,14 @@ def _attention(
         recorder.keys(place.number, module, key)
     if recorder.selection.takes(place.layer, place.module):
         captured = call_of(module, query, key, value, rows.mask.numbers, scaling, kwargs, place, recorder.masks)
+        own = rows.output if isinstance(rows, Computed) else output
         if recorder.plain:
+            captured = captured.without_end()
+            own = own[:, : captured.q.shape[2]]
             _check_plain(recorder, captured)
-        own = output
         if recorder.queries is not None:
-            captured, own = captured.at(recorder.queries), output[:, recorder.queries]
-        recorder.captured[place.number] = _verified(recorder, captured, own, _softmax_in_float32(eager_of(module)))
+            captured, own = captured.at(recorder.queries), own[:, recorder.queries]
+        recorder.captured[place.number] = _verified(recorder, captured, own, rows.coarse)
     if recorder.blocks is not None and (recorder.exact or place.number in recorder.captured):
         recorder.blocks.attended(place.module, place.number, output)
     if last and recorder.blocks is None:
@@ -327,12 +341,6 @@ def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
         )
 
 
-@cache
-def _softmax_in_float32(eager: Callable[..., Any]) -> bool:
-    """Whether a model's eager attention computes its softmax in float32 for every dtype, as Llama and others do."""
-    return re.search(r"softmax\(.*dtype=torch\.float32", inspect.getsource(eager)) is not None
-
-
 def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: bool) -> AttentionCall:
     """The captured call with its ``delta``, after the check that it reproduces the model's own output.
 
@@ -347,6 +355,7 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
         exact = output.new_full(size, torch.nan, dtype=torch.float64)
     delta, largest = _distance(call, output, exact, recorder.first)
     dtype = torch.float32 if coarse and call.q.dtype == torch.float64 else call.q.dtype
+    dtype = max(dtype, output.dtype, key=lambda kind: torch.finfo(kind).eps)  # some modules score in float32
     eps = torch.finfo(dtype).eps
     allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s has an error of about s·eps
     if not delta < allowed:

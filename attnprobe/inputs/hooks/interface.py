@@ -6,13 +6,17 @@ are repeated. A mask function must be registered under the same name; without it
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache, wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +25,22 @@ from ...errors import SourceError, UsageError
 from ...grammar.lists import counted, numbers
 from ...operators.blocks import reach
 from .call import AttentionCall, rows_of
+from .kinds import NAMED, calls_attention, computes_attention
 from .masks import Added, Pattern, added, cleared, lowest, pattern_of, split_mask
-from .weightless import hide_weightless
+from .products import NotSoftmax, Seen, Watch
+from .standins import EXACT, Exact
+from .weightless import but_itself, hide_weightless, of_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from .numbering import Place
 
+_functions: dict[str, Callable[..., tuple[Tensor, None]]] = {}  # that were put, by name
+_refused: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why code of a module's own is no softmax attention
 NUMBERS = re.compile(r"\s*\d+(\s*-\s*\d+)?\s*")
 CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)  # in the name of a class or of a module
+STATES = re.compile(r"(encoder_hidden|key_value|cross_attention)_states|memory|context")  # of other tokens: arguments
 
 
 def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
@@ -38,6 +48,7 @@ def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
+    _functions[name] = function
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, eager_mask)
 
@@ -46,38 +57,150 @@ def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
 def switched(model: PreTrainedModel, name: str, called: str | None = None) -> Iterator[Callable[[nn.Module], str]]:
     """A context in which the function that is registered as ``name`` gets a model's attention calls.
 
-    ``called`` is the model's name in messages. The context gives the name of a module's own implementation.
+    Modules that compute softmax attention by code of their own call it too, with ``computed``, see `Computed`. The
+    context gives the name of a module's own implementation. ``called`` is the model's name in messages.
 
     Raises:
-        SourceError: the model does not use the interface.
+        SourceError: the model has no attention of either kind.
     """
     before = {id(config): (config, config._attn_implementation) for config in _configurations(model)}
-    with quiet():
-        try:
-            model.set_attn_implementation(name)
-        except ValueError as error:  # the model accepts only implementations of its own
-            _restore(before)
-            raise bypassed(model, called) from error
+    kinds = {type(module) for module in model.modules()}
+    by_code = any(map(computes_attention, kinds))
+    if any(map(calls_attention, kinds)) or not by_code:
+        with quiet():
+            try:
+                model.set_attn_implementation(name)
+            except ValueError as error:  # the model accepts only implementations of its own
+                _restore(before)
+                raise bypassed(model, called) from error
     try:
-        if model.config._attn_implementation != name:
+        if model.config._attn_implementation != name and not by_code:
             raise bypassed(model, called)
 
         def own(module: nn.Module) -> str:
             config = getattr(module, "config", model.config)
             return before[id(config) if id(config) in before else id(model.config)][1]
 
-        yield own
+        with _by_code(model, _functions[name]) if by_code else nullcontext():
+            yield own
     finally:
         _restore(before)
+
+
+@contextmanager
+def _by_code(model: nn.Module, function: Callable[..., tuple[Tensor, None]]) -> Iterator[None]:
+    """A context in which modules with attention of their own code call a function.
+
+    A module around them may replace them in its forward, as BigBird's does for short texts.
+    """
+    wrapped: list[nn.Module] = []
+
+    def wrap(module: nn.Module) -> None:
+        if module in wrapped or not NAMED.search(type(module).__name__) or calls_attention(type(module)):
+            return
+        own, computes = module.forward, computes_attention(type(module))
+
+        @wraps(own)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if computes:
+                return _of_code(module, own, function, args, kwargs)
+            for inner in module.modules():
+                wrap(inner)
+            return own(*args, **kwargs)
+
+        forward.around = vars(module).get("forward")  # type: ignore[attr-defined]
+        module.forward = forward
+        wrapped.append(module)
+
+    try:
+        for module in list(model.modules()):
+            wrap(module)
+        yield
+    finally:
+        for module in wrapped:
+            unwrapped(module)
+
+
+def unwrapped(module: nn.Module) -> None:
+    """Give a module the forward back that it had before its attention was watched."""
+    around = getattr(vars(module).get("forward"), "around", module)
+    if around is module:  # it is not watched
+        return
+    del module.forward
+    if around is not None:
+        module.forward = around
+
+
+def _of_code(
+    module: nn.Module,
+    own: Callable[..., Any],
+    function: Callable[..., tuple[Tensor, None]],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The result of a module's forward, in which ``function`` computes its softmax attention."""
+
+    given = signature(own).bind_partial(*args, **kwargs).arguments
+    cross = any(STATES.search(name) and isinstance(x, Tensor) for name, x in given.items())
+
+    def attend(seen: Seen, own: Tensor | None = None) -> Tensor:
+        computed = Computed(seen.output, seen.coarse, own, cross)
+        return function(module, seen.q, seen.k, seen.v, seen.mask, scaling=seen.scale, computed=computed)[0]
+
+    exact = EXACT.get(type(module).__name__)
+    if exact is not None:
+        return _beside(module, exact, own, attend, args, kwargs)
+    with Watch(module, attend) as watch:
+        result = own(*args, **kwargs)
+    if (why := watch.why()) is not None:
+        _refused[module] = why
+    return result
+
+
+def _beside(
+    module: nn.Module,
+    exact: Exact,
+    own: Callable[..., Any],
+    attend: Callable[[Seen, Tensor], Tensor],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The result of a module that stands for exact attention, which it computes once more for ``attend``."""
+    result = own(*args, **kwargs)
+    output: Tensor = result[0]  # (b, n, h·p_v)
+    answers: list[Tensor] = []
+
+    def answer(seen: Seen) -> Tensor:
+        answers.append(attend(seen, output.unflatten(-1, seen.output.shape[2:])))
+        return seen.output
+
+    try:
+        run = exact(module, own, args, kwargs, output)
+    except NotSoftmax as why:
+        _refused[module] = str(why)
+        return result
+    with Watch(module, answer):
+        run()
+    changed = answers[0].flatten(2).to(output)
+    if hasattr(result, "_replace"):  # a named tuple
+        return result._replace(**{result._fields[0]: changed})
+    return (changed, *result[1:])
 
 
 def bypassed(model: PreTrainedModel, called: str | None = None) -> SourceError:
     """The error for a model whose attention does not use the interface."""
     names = sorted({type(module).__name__ for _, module in bypassing(model, ())})
+    whys = [_refused[module] for module in model.modules() if module in _refused]
+    why = f"and {whys[0]}" if whys else "in which no softmax of Q Kᵀ was seen"
     return SourceError(
         f"{called or type(model).__name__} bypasses transformers' attention interface ({type(model).__name__} made no "
-        f"call): {', '.join(names) or 'its attention'} is computed by code of its own, which is not supported"
+        f"call): {', '.join(names) or 'its attention'} is computed by code of its own, {why}"
     )
+
+
+def why_refused(module: nn.Module) -> str:
+    """Why a module with attention in its name has no call."""
+    return _refused.get(module, "made no call through the interface, and no softmax of Q Kᵀ was seen in it")
 
 
 def bypassing(model: nn.Module, called: Iterable[str]) -> list[tuple[str, nn.Module]]:
@@ -213,8 +336,12 @@ def call_of(
     """
     path = place.module
     n_q, n_k = query.shape[2], key.shape[2]
+    computed: Computed | None = extras.get("computed")
     stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
-    visible, bias, pattern = (masks or Masks()).split(mask, (len(query), n_q, n_k), stated)
+    stated = stated if computed is None else computed.cross
+    visible, bias, pattern = (Masks() if masks is None or "computed" in extras else masks).split(
+        mask, (len(query), n_q, n_k), stated
+    )
     position, softcap = extras.get("position_bias"), extras.get("softcap")
     if position is not None:
         bias = position if bias is None else bias + position
@@ -222,7 +349,8 @@ def call_of(
     if bias is not None:
         seen, bias = hide_weightless(visible, bias, query, key, scale, softcap)
         pattern = pattern if seen is visible else pattern_of(seen, stated)
-        visible = seen
+        visible, pattern, bias = but_itself(seen, pattern, bias, query.dtype)
+        bias = None if bias is None else of_keys(bias, visible)
     sinks = extras.get("s_aux")
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
     sinks = None if sinks is None else sinks.clone()  # a parameter moves with its model, and training changes it
@@ -240,8 +368,10 @@ def call_of(
         softcap,
         sinks,
         pattern,
-        is_cross(module, path, n_q, n_k, pattern.causal or pattern.band),
+        is_cross(module, path, n_q, n_k, pattern.causal or pattern.band) if computed is None else computed.cross,
         extras.get("sliding_window"),
+        own=None if computed is None else computed.own,
+        captured="interface" if computed is None else "code" if computed.own is None else "exact form",
         layer=place.layer,
     )
 
@@ -279,8 +409,10 @@ class Masks:
         scaling: float | None,
         dropout: float,
         extras: Mapping[str, Any],
-    ) -> OwnAttention:
-        """The own attention of a call, as transformers hands it over."""
+    ) -> OwnAttention | Computed:
+        """The own attention of a call, as transformers hands it over, or as the module's own code computed it."""
+        if (computed := extras.get("computed")) is not None:
+            return replace(computed, mask=Added(mask))
         found, own = self.added(module, mask, query.dtype), self.implementation(module)
         return OwnAttention(module, query, key, value, found, scaling, dropout, extras, own)
 
@@ -294,8 +426,52 @@ class Masks:
         return self._split[id(mask), cross][1:]
 
 
+class _Rows:
+    """A module's own attention of one call, by query rows."""
+
+    def __call__(self, index: slice | Tensor) -> Tensor:
+        """The output of some query rows, (b, rows, h, p_v)."""
+        raise NotImplementedError
+
+    def where_blind(self, call: AttentionCall, output: Tensor) -> Tensor:
+        """A method's output (b, n_q, h, p_v) of the call, with this output for queries that see no key.
+
+        What they get is no approximation: a finite mask leaves them a mean of all values, a bool mask zeros. Queries
+        that are padding keep the method's output, which no other token reads.
+        """
+        if call.visible is None or call.pattern.regular:
+            return output
+        blind = ~call.visible.any(-1)  # (b, 1 or h, n_q)
+        rows = blind.any(0).any(0).nonzero()[:, 0]
+        if not len(rows):
+            return output
+        chosen = blind[:, :, rows].transpose(1, 2)[..., None]
+        return output.index_copy(1, rows, torch.where(chosen, self(rows), output[:, rows]))
+
+
 @dataclass(frozen=True)
-class OwnAttention:
+class Computed(_Rows):
+    """What a module's own code computed in a call.
+
+    Attributes:
+        output: softmax attention, (b, n_q, h, p_v). coarse: whether its softmax was in float32 beside float64 values.
+        own: what it computes in place of softmax attention, (b, n_q, h, p_v); None if it computes that.
+        cross: whether it was given hidden states for its keys.
+        mask: what the code adds to the scores.
+    """
+
+    output: Tensor
+    coarse: bool = False
+    own: Tensor | None = None
+    cross: bool = False
+    mask: Added = Added(None)
+
+    def __call__(self, index: slice | Tensor) -> Tensor:
+        return (self.output if self.own is None else self.own)[:, index]
+
+
+@dataclass(frozen=True)
+class OwnAttention(_Rows):
     """A module's own attention of one call, by query rows.
 
     It is eager attention. If all numbers of a query's mask are negative, their size decides which scores are lost in
@@ -340,20 +516,15 @@ class OwnAttention:
                 output = torch.where(low.transpose(1, 2), sdpa_attention_forward(*arguments, **given)[0], output)
         return cleared(output, rows_of(empty, index))
 
-    def where_blind(self, call: AttentionCall, output: Tensor) -> Tensor:
-        """A method's output (b, n_q, h, p_v) of the call, with this output for queries that see no key.
+    @property
+    def coarse(self) -> bool:
+        """Whether its softmax is in float32 for every dtype, as that of Llama and others."""
+        return _softmax_in_float32(eager_of(self.module))
 
-        What they get is no approximation: a finite mask leaves them a mean of all values, a bool mask zeros. Queries
-        that are padding keep the method's output, which no other token reads.
-        """
-        if call.visible is None or call.pattern.regular:
-            return output
-        blind = ~call.visible.any(-1)  # (b, 1 or h, n_q)
-        rows = blind.any(0).any(0).nonzero()[:, 0]
-        if not len(rows):
-            return output
-        chosen = blind[:, :, rows].transpose(1, 2)[..., None]
-        return output.index_copy(1, rows, torch.where(chosen, self(rows), output[:, rows]))
+
+@cache
+def _softmax_in_float32(eager: Callable[..., Any]) -> bool:
+    return re.search(r"softmax\(.*dtype=torch\.float32", inspect.getsource(eager)) is not None
 
 
 def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from .interface import put, quiet, switched
+from .interface import put, quiet, switched, unwrapped
+from .kinds import attends
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,6 +96,8 @@ class Numbering:
         """
         if self.depth == 0 and module in self._first:
             return self._first[module]
+        if module not in self._paths:  # a model may replace its modules in its forward
+            self._paths = names_of(self.model)
         paths = self._paths.get(module) or [type(module).__name__]
         run = max(self._runs.get(module, 1), 1)
         self.loops |= run > len(paths)
@@ -131,7 +133,7 @@ def _counted(numbering: Numbering) -> Iterator[Numbering]:
             if hasattr(module, "set_attn_implementation"):
                 hooks.append(module.register_forward_pre_hook(numbering.begin))
                 hooks.append(module.register_forward_hook(numbering.end, always_call=True))
-            if calls_attention(type(module)):
+            if attends(type(module)):
                 hooks.append(module.register_forward_pre_hook(numbering.run))
         yield numbering
     finally:
@@ -160,15 +162,6 @@ def layer_of(path: str, module: nn.Module, *, shared: bool = False) -> int | Non
     return None if item is None else int(item[1])
 
 
-@cache
-def calls_attention(kind: type[nn.Module]) -> bool:
-    """Whether a class of modules calls transformers' attention functions: its ``forward`` looks them up by name."""
-    try:
-        return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(kind.forward)
-    except (OSError, TypeError):
-        return False
-
-
 def attention_layers(model: nn.Module, layers: int) -> list[int]:
     """Those of the ``layers`` of a model that have attention; all if none is found, or if modules run again.
 
@@ -178,7 +171,7 @@ def attention_layers(model: nn.Module, layers: int) -> list[int]:
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.ModuleList):
             longest = max(longest, len(module))
-        if calls_attention(type(module)):
+        if attends(type(module)):
             found.add(layer_of(path, module))
     numbers = sorted(number for number in found if number is not None and number < layers)
     return numbers if numbers and longest >= layers else list(range(layers))
@@ -244,6 +237,7 @@ def bare_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of a model with the same weights and without its hooks. A forward can change the state of a model."""
     copied = deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
     for module in copied.modules():
+        unwrapped(module)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
     return copied

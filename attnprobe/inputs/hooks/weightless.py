@@ -12,8 +12,10 @@ from torch import Tensor
 
 from ...operators.groups import folded, unfolded
 from .call import blocks, rows_of
-from .masks import of_all
+from .masks import Pattern, of_all, pattern_of
 
+ROUNDING = 16  # roundings of the largest bias, by which rows of one bias may differ
+HIDDEN = 3e4  # a bias that leaves no weight, in every dtype
 NO_WEIGHT = -1075 * log(2)  # exp of a lower number is 0 in float64, whose smallest positive number is 2^-1074
 
 
@@ -49,6 +51,50 @@ def hide_weightless(
     bias = bias.masked_fill(hidden, 0)
     seen = ~hidden if visible is None else visible & ~hidden
     return of_all(seen, (len(q), q.shape[2], k.shape[2])), bias if bool(bias.any()) else None
+
+
+def of_keys(bias: Tensor, visible: Tensor | None) -> Tensor | None:
+    """A bias (b, h, 1, n_k) with the same softmax, if the biases of a row are its constant and one for each key.
+
+    ALiBi is such a bias. The constants of rows cancel, so the first key that a query sees has the bias 0. None if all
+    others have it too; the bias itself if its rows differ otherwise.
+
+    Args:
+        bias: (b or 1, 1 or h, n_q or 1, n_k). visible: (b, 1 or h, n_q, n_k); None means all.
+    """
+    n_q = bias.shape[2] if visible is None else visible.shape[2]
+    seen = torch.ones_like(bias, dtype=torch.bool) if visible is None else visible
+    seen = seen.expand(max(len(bias), len(seen)), max(bias.shape[1], seen.shape[1]), n_q, -1)
+    bias = bias.expand(seen.shape)
+    widest = seen.sum(-1, keepdim=True).argmax(2, keepdim=True).expand(-1, -1, -1, bias.shape[3])
+    last, first = bias.gather(2, widest), seen.gather(2, widest).byte().argmax(-1, keepdim=True)
+    own = seen.byte().argmax(-1, keepdim=True)  # the first key of each row
+    of_key = last - last.gather(-1, first)  # (b, h, 1, n_k)
+    of_row = bias.gather(-1, own) - of_key.expand_as(bias).gather(-1, own)
+    size = bias.abs().masked_fill(~seen, 0).amax()
+    gap = (bias - of_key - of_row).abs().masked_fill(~seen, 0).amax()
+    if not bool(gap <= ROUNDING * torch.finfo(bias.dtype).eps * size):
+        return bias
+    of_key = of_key.masked_fill(~seen.any(2, keepdim=True), 0)
+    return of_key if bool(of_key.any()) else None
+
+
+def but_itself(
+    visible: Tensor | None, pattern: Pattern, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Pattern, Tensor | None]:
+    """What each query sees, where a query sees all but its own key: its key is visible, with a bias of no weight.
+
+    Reformer hides a token from itself, because its queries are its keys. Other masks stay.
+    """
+    if visible is None or pattern.regular or visible.shape[2] != visible.shape[3]:
+        return visible, pattern, bias
+    itself = torch.eye(visible.shape[2], dtype=torch.bool, device=visible.device)
+    regular = pattern_of(visible | itself)
+    if not regular.regular:
+        return visible, pattern, bias
+    bias = torch.zeros(1, 1, *visible.shape[2:], dtype=dtype, device=visible.device) if bias is None else bias
+    bias = bias.masked_fill(itself & ~visible, -HIDDEN)
+    return of_all(visible | itself, (len(visible), visible.shape[2], visible.shape[3])), regular, bias
 
 
 def _hidden(shown: Tensor, q: Tensor, k: Tensor, scale: float, softcap: float | None) -> Tensor:

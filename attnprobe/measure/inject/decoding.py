@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ...errors import Unsupported
+from ...errors import SourceError, Unsupported
 from ...grammar.foreign import reason
 from ...inject.replacement import Replacement
 from ...inputs import AttentionCall
+from ...inputs.hooks.call import rows_of
 from ...inputs.positions import NEAR, ROUNDING
 from ...methods import get
 from ...operators.precision import full_precision
@@ -72,6 +73,10 @@ class Prefix:
 
         cache = empty_cache(model.model)
         layers: Any = whole.layers  # type: ignore[attr-defined]  # of transformers 5
+        if all(getattr(layer, "keys", None) is None for layer in layers) and type(whole) is DynamicCache:
+            raise SourceError(
+                f"{type(model.model).__name__}: it keeps no keys in transformers' cache, so it cannot decode"
+            )
         if type(whole) is DynamicCache and all(type(layer) is DynamicLayer for layer in layers):
             for number, layer in enumerate(layers):
                 cache.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
@@ -236,10 +241,12 @@ class DecodingBench(Bench):
 
     def _exact(self, layer: int) -> ExactSteps:
         if layer not in self.exact:
-            call, steps = self.calls[layer], self.prefix.steps
+            call, steps = self.calls[layer].with_coordinate(), self.prefix.steps
             parts = {"q": call.q[:, :, steps], "k": call.k[:, :, : steps.stop], "v": call.v[:, :, : steps.stop]}
             block = None if call.block is None else call.block.at(slice(None), steps)
-            alone = replace(call, **parts, visible=None, exact=None, block=block)
+            bias = rows_of(call.bias, steps)
+            bias = None if bias is None else bias[..., : steps.stop]
+            alone = replace(call, **parts, visible=None, bias=bias, own=None, exact=None, block=block)
             rows = [Steps.of(alone, row, self.prefix_length) for row in range(len(call.q))]
             self.exact[layer] = ExactSteps(alone, rows, call.output()[:, steps])
         return self.exact[layer]

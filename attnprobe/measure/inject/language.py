@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...inputs.hooks.capture import seeded
 from ...inputs.model import ModelSource
 from ...inputs.spec import DTYPES
 from ...inputs.weights import initialized, language_kind, pretrained, redraw_projections, with_head
@@ -137,7 +138,7 @@ class LanguageModel:
         if last is not None and "logits_to_keep" in accepted:
             given["logits_to_keep"] = last  # all of a long prompt may take longer than its layers
         with _bodies(self.model) as states:
-            output = self.model(**given)
+            output = seeded(self.model, lambda: self.model(**given))
         return states[-1], output.logits if self.kind is not None else None
 
 

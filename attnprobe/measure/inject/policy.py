@@ -60,6 +60,8 @@ class Steps:
     def of(cls, call: AttentionCall, row: int, prompt: int) -> Steps:
         """The steps of one row."""
         qkv = call.qkv(row)
+        if qkv.terms is not None:
+            raise Unsupported(f"{call.module}: scores have {qkv.terms}, and decoding with a cache has no form for it")
         if call.local:
             raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
         return cls(call.layer, call.number, row, qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32)), prompt)

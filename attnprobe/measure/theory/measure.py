@@ -167,6 +167,8 @@ def _refuse_inputs(theorem: Theorem, qkv: QKV, inner: QKV) -> None:
     if qkv.visible is not None and not theorem.causal:
         form = "is causal" if qkv.sliding_window is None else "has a sliding window"
         raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
+    if qkv.terms is not None:
+        raise Unsupported(f"scores have {qkv.terms}, but the theorem is about the softmax of scale · Q Kᵀ")
     # a sink takes a part of each row
     if qkv.sink_logits is not None:
         raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")

@@ -19,7 +19,7 @@ from ..registry import DISTRIBUTIONS, EVERY_MASK, INVARIANT, register
     year=2017,
     family="exact",
     kind="reference",
-    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "exact_at_full_budget", "diagnostic", *EVERY_MASK),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "exact_at_full_budget", "diagnostic", *EVERY_MASK, "biases"),
     budget=None,
     cost="2 n² p",
     oracle="torch scaled_dot_product_attention",
@@ -30,7 +30,7 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
 
     Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    operator = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, qkv.visible)
+    operator = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, qkv.visible, qkv.terms)
     output = own_output(qkv)
     diagnostics = {"visited": per_head(qkv.h, qkv.entries)}
     return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=operator.log_normalizer)

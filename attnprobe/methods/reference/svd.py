@@ -26,6 +26,7 @@ from ..registry import register
         "exact_at_full_budget",
         "diagnostic",
         "causal_target",
+        "biases",
     ),
     budget="rank d",
     cost="O(n³)",

@@ -18,7 +18,7 @@ from ..registry import DISTRIBUTIONS, EVERY_MASK, INVARIANT, register
     family="reference",
     targets=("softmax", "gaussian"),
     kind="reference",
-    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, *EVERY_MASK),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, *EVERY_MASK, "biases"),
     budget=None,
     cost="n p",
     oracle="mean of V",

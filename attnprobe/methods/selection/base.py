@@ -24,7 +24,7 @@ from ..registry import DISTRIBUTIONS, KEYS, register
 from ..sparse_softmax import key_costs, sparse_softmax
 
 ROWS = 64  # of one head, whose scores are in memory at a time on a CPU
-COMMON_TAGS = ("deterministic", *DISTRIBUTIONS, "exact_at_full_budget")
+COMMON_TAGS = ("deterministic", *DISTRIBUTIONS, "exact_at_full_budget", "biases")
 
 
 @dataclass(frozen=True, eq=False)

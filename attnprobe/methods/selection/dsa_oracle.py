@@ -50,7 +50,7 @@ def dsa_oracle(
     numbers = working(qkv)
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     with full_precision():
-        exact = SoftmaxAttention(numbers.q, numbers.shared_k, qkv.scale, qkv.visible)
+        exact = SoftmaxAttention(numbers.q, numbers.shared_k, qkv.scale, qkv.visible, qkv.terms)
         for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * qkv.n_k, cpu=ROWS // 8)):
             weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
             index[:, start:stop] = largest_scores(joint(weights, qkv, sets), d, above=0.0)[1]

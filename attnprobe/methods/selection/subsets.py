@@ -254,6 +254,10 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
             index[:, row_of[i]] = cache
         scores = torch.bmm(queries[i, :, None], keys_of_heads)  # rows: on a CPU several times faster than columns
         scores = scores.view(-1, share, d).mul_(qkv.scale)
+        if qkv.terms is not None:
+            columns = cache.repeat_interleave(share, 0)[:, None]  # (h, 1, d)
+            own = slice(i, i + 1)
+            scores = qkv.terms.applied_at(scores.view(-1, 1, d), slice(None), own, columns).view(scores.shape)
         if i < d - 1:
             scores.masked_fill_(cache[:, None] < 0, float("-inf"))
         new = scores.softmax(-1).mean(1)

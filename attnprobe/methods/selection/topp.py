@@ -51,7 +51,7 @@ def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: floa
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     numbers = working(qkv)
     with full_precision():
-        exact = SoftmaxAttention(numbers.q, numbers.k, qkv.scale, qkv.visible)
+        exact = SoftmaxAttention(numbers.q, numbers.k, qkv.scale, qkv.visible, qkv.terms)
         for heads, start, stop in head_blocks(exact, ROWS):
             scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
             largest, chosen = largest_scores(scores, d)

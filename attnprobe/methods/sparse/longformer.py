@@ -19,7 +19,7 @@ from ..sparse_softmax import banded_softmax
     paper="Beltagy et al., Longformer",
     year=2020,
     family="sparse",
-    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", *EVERY_MASK),
+    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", *EVERY_MASK, "biases"),
     budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
     cost="2 n (d + 16) p",
     oracle="transformers LongformerSelfAttention",

@@ -25,7 +25,7 @@ BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
     year=2021,
     family="sparse",
     kind="reference",
-    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "exact_at_full_budget", "diagnostic", *EVERY_MASK),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "exact_at_full_budget", "diagnostic", *EVERY_MASK, "biases"),
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
     oracle="torch scaled_dot_product_attention under its mask",
@@ -53,13 +53,15 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
     log_sums = qkv.q.new_empty(qkv.h, qkv.n_q)
     visible = qkv.visible
-    every_key = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible)
+    every_key = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible, qkv.terms)
     for heads, start, stop in head_blocks(every_key, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
         exact, seen = every_key, qkv.n_k
         if visible is not None and qkv.device.type == "cpu":  # a GPU would have to be waited for to know
             seen = max(d, int(visible.last[start:stop].max()) + 1)
             if renormalize:  # else all keys are summed
-                exact = SoftmaxAttention(qkv.q, qkv.shared_k[:, : reach(seen - 1, qkv.n_k)], qkv.scale, visible)
+                keys = slice(reach(seen - 1, qkv.n_k))
+                terms = None if qkv.terms is None else qkv.terms.of(keys=keys)
+                exact = SoftmaxAttention(qkv.q, qkv.shared_k[:, keys], qkv.scale, visible, terms)
         scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
         largest, index[heads, start:stop] = largest_scores(scores[..., :seen], d)
         shift = largest[..., :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves

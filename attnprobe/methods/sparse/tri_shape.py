@@ -19,7 +19,7 @@ from ..sparse_softmax import banded_softmax
     paper="Li et al., SCBench (Tri-shape)",
     year=2024,
     family="sparse",
-    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", "causal", "local"),
+    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", "causal", "local", "biases"),
     budget="d n entries: first keys and a window of each row, and the last rows as full rows",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",

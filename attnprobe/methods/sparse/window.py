@@ -20,7 +20,7 @@ from ..storage import Storage
     paper="Xiao et al., StreamingLLM",
     year=2024,
     family="sparse",
-    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", *EVERY_MASK),
+    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", *EVERY_MASK, "biases"),
     budget="d entries of each row: the sinks and a window of d - sinks",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
