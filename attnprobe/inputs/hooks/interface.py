@@ -154,6 +154,8 @@ def _of_code(
         result = own(*args, **kwargs)
     if (why := watch.why()) is not None:
         _refused[module] = why
+        if watch.found:  # what was seen is only a part of what it computes
+            raise SourceError(f"{type(module).__name__} computes attention by code of its own, and {why}")
     return result
 
 

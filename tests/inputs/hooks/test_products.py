@@ -269,3 +269,13 @@ def test_global_tokens_of_longformer_are_refused_by_name(built):
     marked[:, 0] = 1
     with pytest.raises(SourceError, match="its global tokens have projections of their own"):
         capture(model, {**batch, "global_attention_mask": marked})
+
+
+def test_a_module_with_more_attention_than_was_seen_is_refused(built):
+    """The two streams of XLNet have a softmax each."""
+    model, batch = built("XLNet")
+    n = batch["input_ids"].shape[1]
+    targets = torch.zeros(2, 1, n)
+    targets[:, 0, -1] = 1
+    with pytest.raises(SourceError, match="XLNetRelativeAttention computes .* and it takes more than one softmax"):
+        capture(model, {**batch, "perm_mask": torch.zeros(2, n, n), "target_mapping": targets})
