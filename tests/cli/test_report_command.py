@@ -113,7 +113,7 @@ def test_records_of_other_settings_are_left_out_as_the_command_did(run, qkv, tmp
     forget(tmp_path / "r")
     code, _, err = run("report", "r")
     after = left(tmp_path / "r")
-    assert code == 0 and "keeps 3 cells of others" in err
+    assert code == 0 and "has 3 cells of other settings" in err
     assert {name: after[name] for name in before} == before
 
 

@@ -193,12 +193,14 @@ def test_a_resumed_run_says_what_differs_and_what_is_used_again(run, qkv):
 
     assert said("--d", "4") == said("--d", "4") == []
     (line,) = said("--d", "4,8", "--repeats", "2")
-    assert line.startswith("attnprobe: 3 of 7 cells are there already; the others are measured now (other than in ")
-    assert line.endswith("the last run there: --repeats 1 → 2, --d 4 → 4,8)")
+    assert line.startswith("attnprobe: 3 of 7 cells are there already; the others are measured now; this command ")
+    assert line.endswith("differs from the last one there: --repeats 1 → 2, --d 4 → 4,8")
     (line,) = said("--d", "4", "--seed", "1")
     assert line.startswith("attnprobe: 1 of 3 cells") and "--seed 0 → 1" in line
     (line,) = said("--d", "4")
-    assert "3 of 3 cells are there already; nothing is measured (other than" in line and "--seed 1 → 0)" in line
+    assert "3 of 3 cells are there already; nothing is measured; this command differs" in line and line.endswith(
+        ": --seed 1 → 0"
+    )
 
 
 def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):

@@ -862,7 +862,7 @@ def test_causal_models_are_ranked_by_their_divergence_and_others_by_drift(inject
     [grid] = shown.tables
     assert code == 0 and (grid.table.name, grid.table.metric, grid.table.main) == (table, metric, f"{metric}.mean")
     names = {"kl": "mean KL divergence", "drift": "mean drift"}
-    assert grid.sentence.startswith(f"Smallest {names[metric]}: window") and "by windows" in grid.sentence
+    assert grid.sentence.startswith(f"Smallest {names[metric]}: window") and "over windows" in grid.sentence
     for duel in shown.duels:
         means = [row[f"{metric}.mean"] for row in shown.rows if row["d"] == duel["d"]]
         assert duel["value"] == pytest.approx(min(means)) and duel["freedom"] == 3
@@ -1050,11 +1050,11 @@ def test_answers_have_their_exact_interval_and_are_refused_as_judges_where_the_m
 def test_a_method_without_lost_mass_is_named():
     """Such as a user's, whose weights may be of no key."""
     cells = decoded()
-    assert not any("no lost mass" in line for grid in shown_of(cells).tables for line in grid.reasons)
+    assert not any("lost mass is unknown" in line for grid in shown_of(cells).tables for line in grid.reasons)
     for cell in cells:
         whole(cell)["lost_mass"] = None
-    [note] = [line for grid in shown_of(cells).tables for line in grid.reasons if "no lost mass" in line]
-    assert note.startswith("topk: no lost mass") and "what the method states, or the whole prompt" in note
+    [note] = [line for grid in shown_of(cells).tables for line in grid.reasons if "lost mass is unknown" in line]
+    assert note.startswith("topk: the lost mass is unknown") and "what the method states, else the whole prompt" in note
 
 
 def test_numbers_of_cells_with_rounded_rows_are_not_reproducible():
