@@ -17,7 +17,7 @@ from ..qkv import QKV
 from ..reference import exact, exact_output
 from ..rng import generator
 from .bands import eps
-from .cases import Case, Skip, demand, in_kit, permuted, reaching
+from .cases import Case, Skip, demand, half_the_digits, in_kit, permuted, reaching
 from .properties import TOPS, scaled
 
 MANY = 50  # seeds in which V may decide a draw
@@ -95,6 +95,23 @@ def exact_at_full_budget(case: Case) -> None:
         return
     expected = exact(qkv.to(dtype=torch.float64), case.target).dense()
     case.near(approx.operator.dense(), expected, case.band(approx, qkv), f"at d={d} against exact attention")
+
+
+@claim("biases", dtypes=(torch.float64,))
+def biases(case: Case) -> None:
+    """A number added to all scores of a row cancels; at full budget a bias and a cap are those of exact attention."""
+    qkv = case.qkv()
+    same = qkv.replace(bias=case.random(qkv.h, qkv.n_q, 1).to(qkv.dtype).expand(-1, -1, qkv.n_k))
+    plain = case.run(qkv).output
+    band = half_the_digits(plain, qkv.dtype)
+    case.near(case.run(same).output, plain, band, "with a number added to all scores of a row")
+    if case.method.exact_at is None:
+        return
+    d, options = case.method.exact_at(case.n)
+    capped = qkv.replace(bias=case.random(qkv.h, qkv.n_q, qkv.n_k).to(qkv.dtype), softcap=2.0)
+    expected = exact_output(capped, case.target)
+    band = half_the_digits(expected, qkv.dtype)
+    case.near(case.run(capped, d=d, **options).output, expected, band, f"at d={d} with a bias and a cap")
 
 
 @claim("shift_invariant")

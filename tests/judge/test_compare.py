@@ -537,7 +537,7 @@ def test_every_metric_that_is_gated_or_compared_says_how():
             "slack",
             "ess",
         ),
-        *("mass", "mass_p10", "mass_efficiency", "recall_k", "needle_mass_kept"),
+        *("mass", "mass_p10", "mass_efficiency", "recall_k", "needle_mass_kept", "answer_right"),
     }
 
 

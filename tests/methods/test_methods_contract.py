@@ -98,7 +98,7 @@ def test_every_method_has_a_twin_and_every_tag_a_proof():
         "whole_scale",  # by the conformance kit
         "decodes",  # by the conformance kit
         "local",  # in test_visible
-        "biases",  # in test_biases
+        "biases",  # in test_biases, too
     }
     assert proved == set(TAGS)
 
@@ -287,6 +287,11 @@ def test_segments_are_not_permutation_equivariant():
     assert not get("nystromformer").claims("permutation_equivariant", "softmax")
     still = run("nystromformer", "softmax", qkv).operator.dense()[:, order][:, :, order]
     assert (run("nystromformer", "softmax", permuted(qkv, order)).operator.dense() - still).abs().max() > 1e-2
+
+
+@claiming("biases")
+def test_a_bias_is_that_of_exact_attention(name, target):
+    proved("biases", name, target, dtype=torch.float64)
 
 
 def shifted(qkv):

@@ -166,7 +166,7 @@ def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate(run, tmp_pat
     base = ("error", "--qkv", "qkv.safetensors", "--d", "64", "--no-matrix", "--fail-above")
     for strict in ((), ("--strict",)):
         code, out, err = run(*base, "output_spectral.max=1e9", "--method", "skyformer", "--junit", "g.xml", *strict)
-        assert code == 1 and "≈" in out and "rounding decides" in out
+        assert code == 1 and "≈" in out and "decided by rounding" in out
         assert "gate undecided: output_spectral.max <= 1e+09: skyformer d=64" in err
         assert 'type="undecided"' in (tmp_path / "g.xml").read_text()
     code, out, _ = run(*base, "output_spectral.max=1e-9", "--method", "skyformer:guard=sampled", "--seed", "1")

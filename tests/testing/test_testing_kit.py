@@ -90,6 +90,9 @@ FAULTS = {
     "exact-at-full-budget": tagged(
         "exact_at_full_budget", lambda q, k, v, d, scale: attention(q, k, v, scale / 2), exact_at=lambda n: (n, {})
     ),
+    "biases": tagged(
+        "biases", lambda qkv: softmax(qkv.scale * qkv.q @ qkv.k.mT, -1) + (0 if qkv.bias is None else qkv.bias)
+    ),
     "shift-invariant": tagged("shift_invariant", shifts),
     "permutation-equivariant": tagged(
         "permutation_equivariant", lambda q, k, v, scale: attention(q, k, v, scale) * torch.arange(q.shape[1])[:, None]
