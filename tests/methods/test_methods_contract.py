@@ -291,6 +291,10 @@ def test_segments_are_not_permutation_equivariant():
 
 @claiming("biases")
 def test_a_bias_is_that_of_exact_attention(name, target):
+    if target == "gaussian":
+        with pytest.raises(Unsupported, match="the target gaussian has no form for it"):
+            proved("biases", name, target, dtype=torch.float64)
+        return
     proved("biases", name, target, dtype=torch.float64)
 
 

@@ -94,7 +94,7 @@ def nsa(
     before = pages < own[:, None] if qkv.causal else torch.ones_like(pages, dtype=torch.bool).expand(qkv.n_q, -1)
     with full_precision():
         means = page_means(numbers.k, block)
-        scores = (qkv.scale * numbers.q @ means.mT).masked_fill(~before, float("-inf"))  # (h, n_q, blocks)
+        scores = _of_means(qkv, qkv.scale * numbers.q @ means.mT, block).masked_fill(~before, float("-inf"))
     room = {"merge": d - near, "selected": d}.get(branch, 0)
     chosen = torch.where(before.any(1), -1, own)[:, None].expand(qkv.h, -1, 1) if branch == "compressed" else None
     if room:
@@ -103,6 +103,13 @@ def nsa(
         qkv, Selection(_exact_keys(qkv, chosen, block, near), 1, float(before.sum()) if branch != "window" else 0.0)
     )
     return _with_means(qkv, approx, scores, block) if branch in ("merge", "compressed") else approx
+
+
+def _of_means(qkv: QKV, scores: Tensor, block: int) -> Tensor:
+    """The scores of the means of blocks, (h, n_q, blocks), with the cap, and the mean of the bias of each block."""
+    if qkv.softcap is not None:
+        scores = qkv.softcap * torch.tanh(scores / qkv.softcap)
+    return scores if qkv.bias is None else scores + page_means(qkv.bias.to(scores.dtype).mT, block).mT
 
 
 def _exact_keys(qkv: QKV, chosen: Tensor | None, block: int, near: int) -> Tensor:
