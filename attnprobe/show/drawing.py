@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import rcParams
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
@@ -363,3 +364,23 @@ def _place(drawn: Any, entries: dict[str, Any], width: float) -> float:
             return box.height / drawn.dpi
         legend.remove()
     return 0.0
+
+
+def settle(drawn: Drawn) -> None:
+    """Lay the figure out for good, so that each file has the same layout, byte for byte."""
+    # at few dots an inch, text is measured as narrower than it is drawn at many
+    if rcParams["savefig.dpi"] != "figure":
+        drawn.set_dpi(rcParams["savefig.dpi"])
+    drawn.draw_without_rendering()
+    drawn.set_layout_engine("none")
+    # rounded, because ids in SVG are hashes of positions, whose last digits vary between processes
+    for axis in drawn.axes:
+        left, bottom, width, height = (round(end, 6) for end in axis.get_position().bounds)
+        axis.set_position((left, bottom, width, height))
+
+
+def new_axis() -> Axes:
+    """The axis of a new figure of pyplot, which a notebook shows."""
+    from matplotlib import pyplot
+
+    return pyplot.subplots(layout="constrained")[1]

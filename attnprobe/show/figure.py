@@ -224,11 +224,12 @@ def save(
     drawn: Drawn, stem: Path, style: str = "paper", caption: str = "", formats: Sequence[str] = ("svg", "pdf", "png")
 ) -> list[Path]:
     """Write a figure's files, byte for byte the same for the same figure, and its caption as text."""
+    from .drawing import settle
     from .looks import styled
 
     written = []
     with styled(style):
-        _settle(drawn)
+        settle(drawn)
     if caption:
         written.append(stem.with_name(f"{stem.name}.txt"))
         written[0].write_text(f"{caption}\n", encoding="utf-8")
@@ -239,18 +240,3 @@ def save(
             drawn.savefig(path, metadata=facts)
         written.append(path)
     return written
-
-
-def _settle(drawn: Drawn) -> None:
-    """Lay the figure out for good, so that each file has the same layout, byte for byte."""
-    from matplotlib import rcParams
-
-    # at few dots an inch, text is measured as narrower than it is drawn at many
-    if rcParams["savefig.dpi"] != "figure":
-        drawn.set_dpi(rcParams["savefig.dpi"])
-    drawn.draw_without_rendering()
-    drawn.set_layout_engine("none")
-    # rounded, because ids in SVG are hashes of positions, whose last digits vary between processes
-    for axis in drawn.axes:
-        left, bottom, width, height = (round(end, 6) for end in axis.get_position().bounds)
-        axis.set_position((left, bottom, width, height))

@@ -272,15 +272,14 @@ class Shown:
         Raises:
             UsageError: nothing to draw, no such panel.
         """
-        from matplotlib import pyplot
-
+        from .drawing import new_axis
         from .figure import draw
 
         figure = self._judging(next(figure for figure in self.catalogue.figures if figure.name == name))
         rows, overlay = self._rows_of(figure), self._overlay(figure)
         if not len(rows):
             raise UsageError(f"{name}: {figure.nothing}")
-        axis = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+        axis = new_axis() if ax is None else ax
         draw(rows, figure, self.style, axis, methods=self.frame(CELL), overlay=overlay, panel=panel)
         if not legend and (drawn := axis.get_legend()) is not None:
             drawn.remove()

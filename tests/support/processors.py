@@ -63,7 +63,8 @@ def widest() -> int:
 def main(words: list[str]) -> int:
     chosen = [word for word in words if word in SETTINGS] or list(SETTINGS)
     arguments = [word for word in words if word not in SETTINGS and word != "--all"]
-    paths = [str(TESTS / name) for name in (*NUMBERS, *(ALL if "--all" in words else METHODS))]
+    names = (*NUMBERS, *(ALL if "--all" in words else METHODS), *(FURTHER if len(chosen) > 1 else ()))
+    paths = [str(TESTS / name) for name in names]
     most, codes = widest(), [0]
     for name in chosen:
         sums, instructions, threads = SETTINGS[name]
