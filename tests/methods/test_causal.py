@@ -224,7 +224,8 @@ def test_the_operator_is_linear_and_all_of_it(name, target, score, dtype):
     blocks = torch.cat([operator.rows(*ends) for ends in ((0, 7), (7, 70), (70, 71), (71, 150))], 1)
     assert ((blocks.double() - dense).abs() <= band).all()
     assert ((approx.output.double() - dense @ qkv.v.double()).abs() <= output_band(approx, qkv, operator.dtype)).all()
-    assert torch.equal(operator.heads(slice(1, 2)).dense().double(), dense[1:])
+    # two threads divide the products of two heads in another way than those of one
+    assert ((operator.heads(slice(1, 2)).dense().double() - dense[1:]).abs() <= 2 * band[1:]).all()
     if get(name).claims("row_sums_one", target):
         assert ((dense.sum(-1) - 1).abs() <= band.sum(-1)).all()
     if get(name).claims("nonnegative", target):
@@ -352,7 +353,7 @@ def test_the_exact_causal_matrix(target, score):
     operator = exact(qkv, target)
     band = entry_band(operator, qkv, torch.float64)
     assert ((operator.dense() - dense).abs() <= band).all() and not operator.dense().triu(1).any()
-    assert torch.equal(operator.heads(slice(1, 2)).dense(), operator.dense()[1:])
+    assert ((operator.heads(slice(1, 2)).dense() - operator.dense()[1:]).abs() <= 2 * band[1:]).all()
     single = operator.to(torch.float32).dense()
     assert not single.triu(1).any() and (single - dense).abs().max() < 1e-4
     assert ((exact_output(qkv, target) - dense @ qkv.v).abs() <= band @ qkv.v.abs()).all()

@@ -88,9 +88,8 @@ def test_exact_attention_of_some_rows_is_that_of_the_literal_mask(form, rows):
     assert (exact_output(qkv) - b @ qkv.v).abs().max() < 1e-13
     assert (exact_output(qkv.to(dtype=torch.float32)) - b @ qkv.v).abs().max() < 1e-6
     on_cpu = operator.on(torch.device("cpu"))
-    assert torch.equal(on_cpu.dense(), operator.dense()) and torch.equal(
-        operator.heads(slice(1, 2)).dense()[0], operator.dense()[1]
-    )
+    assert torch.equal(on_cpu.dense(), operator.dense())
+    assert (operator.heads(slice(1, 2)).dense()[0] - operator.dense()[1]).abs().max() < 1e-14
 
 
 @every_form
