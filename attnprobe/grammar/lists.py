@@ -268,6 +268,16 @@ def words(text: str, called: str) -> tuple[str, ...]:
     return parts
 
 
+def either(names: Sequence[str]) -> str:
+    """Names as alternatives.
+
+    >>> either(("train", "validation", "test")), either(("csv",))
+    ('train, validation or test', 'csv')
+    """
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def counted(word: str, numbers: Sequence[int]) -> str:
     """Sorted numbers of things, with the name of the things.
 

@@ -13,6 +13,7 @@ from time import sleep
 import pytest
 import torch
 from error_rows import in_lists, known, lines_of_cells
+from folders import saved_layers
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
@@ -31,15 +32,7 @@ from attnprobe.run.plan import ErrorPlan, parse_methods
 
 @pytest.fixture
 def source(tmp_path):
-    q, k, v = torch.randn(3, 3, 80, 8, generator=torch.Generator().manual_seed(1))
-    tensors = {
-        f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
-        for layer in (0, 2)
-        for window in (0, 1)
-        for axis, x in zip("qkv", (q, k, v), strict=True)
-    }
-    save_file(tensors, tmp_path / "qkv.safetensors")
-    return {"qkv": str(tmp_path / "qkv.safetensors"), "device": "cpu"}
+    return {"qkv": str(saved_layers(tmp_path, 80)), "device": "cpu"}
 
 
 def measured(source, tmp_path, name="r", **rest):

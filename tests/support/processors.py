@@ -1,7 +1,8 @@
 """The tests of numbers as other processors run them: with other orders of sums, other instructions, other threads.
 
     python tests/support/processors.py               # in all settings, about half an hour on two cores
-    python tests/support/processors.py oldest        # in the setting of that name, about a minute: CI runs it
+    python tests/support/processors.py oldest        # in the setting of that name, about a minute
+    python tests/support/processors.py oldest --short  # without injection and arithmetic in few bits: CI runs it
     python tests/support/processors.py --all         # the contract of all methods too, hours
     python tests/support/processors.py avx2 -k skyformer -x   # further arguments are those of pytest
 
@@ -25,7 +26,7 @@ import sys
 from paths import TESTS
 
 NUMBERS = ("metrics", "operators", "theorems", "test_approximation.py", "test_reference.py", "test_rng.py")
-FURTHER = ("inject", "rounding")  # where no setting is named: CI names one
+FURTHER = ("inject", "rounding")  # without --short
 METHODS = ("methods/nystrom", "methods/test_causal.py", "methods/test_kernels.py", "methods/test_large_scores.py")
 ALL = ("methods", "testing")
 WIDTHS = ("default", "avx2", "avx512")
@@ -54,8 +55,8 @@ def widest() -> int:
 
 def main(words: list[str]) -> int:
     chosen = [word for word in words if word in SETTINGS] or list(SETTINGS)
-    arguments = [word for word in words if word not in SETTINGS and word != "--all"]
-    names = (*NUMBERS, *(ALL if "--all" in words else METHODS), *(FURTHER if len(chosen) > 1 else ()))
+    arguments = [word for word in words if word not in SETTINGS and word not in ("--all", "--short")]
+    names = (*NUMBERS, *(ALL if "--all" in words else METHODS), *(() if "--short" in words else FURTHER))
     paths = [str(TESTS / name) for name in names]
     most, codes = widest(), [0]
     for name in chosen:

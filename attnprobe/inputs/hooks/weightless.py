@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...operators.groups import folded, unfolded
+from ...operators.terms import Terms
 from .call import blocks, rows_of
 from .masks import Pattern, of_all, pattern_of
 
@@ -103,9 +104,7 @@ def _hidden(shown: Tensor, q: Tensor, k: Tensor, scale: float, softcap: float | 
     hidden = []
     for start, stop in blocks(q, k, bytes_each=8):
         rows = slice(start, stop)
-        scores = unfolded(folded(q[:, :, rows], k.shape[1]) @ k.mT, q.shape[1])
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
+        scores = Terms(softcap).capped(unfolded(folded(q[:, :, rows], k.shape[1]) @ k.mT, q.shape[1]))
         of_rows = rows_of(shown, rows)
         assert of_rows is not None
         scores = scores + of_rows

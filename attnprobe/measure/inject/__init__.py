@@ -15,6 +15,7 @@ from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plots_option, shown
+from ...show.formats import FORMATS, LLAMACPP
 from ..base import Experiment
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 class InjectOutput(Output, Gates):
     format_: str = shown(
         "table",
-        "table, json, jsonl, csv, md, latex, github; with decode llamacpp.",
+        f"{', '.join(FORMATS)}; with decode {LLAMACPP}.",
         flag="--format",
         metavar="FORMAT",
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...operators import LowRank, Sparse, Sum
 from ...operators.precision import full_precision
+from ...operators.terms import Terms
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
@@ -107,9 +108,8 @@ def nsa(
 
 def _of_means(qkv: QKV, scores: Tensor, block: int) -> Tensor:
     """The scores of the means of blocks, (h, n_q, blocks), with the cap, and the mean of the bias of each block."""
-    if qkv.softcap is not None:
-        scores = qkv.softcap * torch.tanh(scores / qkv.softcap)
-    return scores if qkv.bias is None else scores + page_means(qkv.bias.to(scores.dtype).mT, block).mT
+    bias = None if qkv.bias is None else page_means(qkv.bias.to(scores.dtype).mT, block).mT
+    return Terms(qkv.softcap, bias).applied(scores)
 
 
 def _exact_keys(qkv: QKV, chosen: Tensor | None, block: int, near: int) -> Tensor:

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...grammar.lists import DTYPES, POSITIONS, SPLITS, WEIGHTS, lengths, numbers, positive_numbers, positives, words
+from ...grammar.lists import (
+    DTYPES,
+    POSITIONS,
+    SPLITS,
+    WEIGHTS,
+    either,
+    lengths,
+    numbers,
+    positive_numbers,
+    positives,
+    words,
+)
 from ..option import FOLDER, NUMBERS, PLACES, SOURCE, opt, options_of
 
 LAYERS = ("all", "global", "local")  # words for layers
@@ -99,7 +110,7 @@ class Inputs(Statistics):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    split: str = of_source("test", "Split of Wikitext-2: train, validation or test.", metavar="SPLIT", among=SPLITS)
+    split: str = of_source("test", f"Split of Wikitext-2: {either(SPLITS)}.", metavar="SPLIT", among=SPLITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +157,7 @@ class Tensors:
 
     positions: str = of_source(
         "segment",
-        "Beyond the model's positions: segment, wrap or interpolate.",
+        f"Beyond the model's positions: {either(POSITIONS)}.",
         metavar="HOW",
         among=POSITIONS,
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...grammar.lists import words
+from ...grammar.lists import either, words
+from ...show.formats import FORMATS
 from ...show.styles import check_style
 from ..option import GATES, OUTPUT, check_fields, opt
 
@@ -22,7 +23,7 @@ class Output:
         check_fields(self)
         check_style(self.style)
 
-    format_: str = shown("table", "table, json, jsonl, csv, md, latex or github.", flag="--format", metavar="FORMAT")
+    format_: str = shown("table", f"{either(FORMATS)}.", flag="--format", metavar="FORMAT")
     columns: tuple[str, ...] | None = shown(
         None,
         "Columns to show, by their names. [default: all that fit]",

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
+from folders import saved_heads
 from thinned import others_slow
 
 from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_errors, output_errors
@@ -460,9 +460,7 @@ def test_the_spectral_norm_of_a_matrix_counts_by_its_upper_end():
 @pytest.fixture
 def file(tmp_path):
     """Q, K, V of 3 heads and 48 tokens."""
-    q, k, v = torch.randn(3, HEADS, 48, 8, generator=generator(2, "qkv"))
-    save_file({name: x.contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}, tmp_path / "qkv.safetensors")
-    return tmp_path / "qkv.safetensors"
+    return saved_heads(tmp_path, HEADS)
 
 
 @pytest.fixture

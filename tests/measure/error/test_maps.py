@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from every_setting import DEFAULTS, run
+from folders import saved_layers
 from inputs import DTYPES, eps, factor_of, magnitude, make
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
@@ -148,15 +149,7 @@ def test_a_map_is_linear_in_its_operator():
 @pytest.fixture
 def source(tmp_path):
     """Two layers and two windows of 3 heads, 70 tokens, p = 8."""
-    q, k, v = torch.randn(3, 3, 70, 8, generator=torch.Generator().manual_seed(1))
-    tensors = {
-        f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
-        for layer in (0, 2)
-        for window in (0, 1)
-        for axis, x in zip("qkv", (q, k, v), strict=True)
-    }
-    save_file(tensors, tmp_path / "qkv.safetensors")
-    return {"qkv": str(tmp_path / "qkv.safetensors"), "device": "cpu"}
+    return {"qkv": str(saved_layers(tmp_path, 70)), "device": "cpu"}
 
 
 def measured(source, tmp_path, name="r", maps=True, **rest):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from folders import saved_heads
 from safetensors.torch import load_file, save_file
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
@@ -17,7 +18,7 @@ from attnprobe.frame.records.read import read_records
 from attnprobe.measure.theory import TheoryRequest, measure_theory
 from attnprobe.measure.theory.record import SHAPE
 from attnprobe.measure.theory.setting import question_of
-from attnprobe.rng import Streams, generator
+from attnprobe.rng import Streams
 from attnprobe.show.page import open_run, views
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
 
@@ -169,9 +170,7 @@ def theorems():
 @pytest.fixture
 def file(tmp_path):
     """Q, K, V of 4 heads and 48 tokens."""
-    q, k, v = torch.randn(3, HEADS, 48, 8, generator=generator(2, "qkv"))
-    save_file({name: x.contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}, tmp_path / "qkv.safetensors")
-    return tmp_path / "qkv.safetensors"
+    return saved_heads(tmp_path, HEADS)
 
 
 @pytest.fixture
