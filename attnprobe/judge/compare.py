@@ -325,7 +325,7 @@ def _compared_row(metric: str, pairing: Pairing, found: Measured) -> dict[str, A
         "cells": max(a["key"].nunique(), b["key"].nunique()),
         "values": found.values,
         "windows": max(side["window"].nunique() for side in (a, b)),
-        "heads": max(side[["layer", "head"]].drop_duplicates().shape[0] for side in (a, b)),
+        "heads": max(len({*zip(side["layer"], side["head"], strict=True)}) for side in (a, b)),
         "seeds_a": _seeds(a),
         "seeds_b": _seeds(b),
         # only a test of heads needs independent draws
@@ -447,6 +447,8 @@ def _changed(pairing: Pairing, fall: bool) -> str:
     Args:
         fall: count the cells whose status got worse; else those whose status got better.
     """
+    if len({*pairing.a["status"], *pairing.b["status"]}) == 1:
+        return ""
     # the cells of a pairing are compared one by one; else the worst status of all cells is
     on = [name for name in pairing.on if name != "head"] if pairing.kind == "cells" else []
     worst_a, worst_b = (_worst(side, on) for side in (pairing.a, pairing.b))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +12,6 @@ from ..frame import Rows
 from ..frame.metric import Metric
 from ..frame.summary import fragile
 from .chance import FEWEST, Evidence, Statistic, of_heads, of_windows, two_samples
-
-if TYPE_CHECKING:
-    from pandas import Series
 
 SOUND = "mean without rounded rows"  # over the heads without rows that rounding decides
 STATISTICS: Mapping[str, Statistic] = {
@@ -27,6 +23,8 @@ STATISTICS: Mapping[str, Statistic] = {
     SOUND: np.mean,
 }
 UNIT = ["layer", "window", "head"]  # identifies a value of a pair, with the seed if both frames have it
+ORDER = ("window", "seed", "layer", "head")  # of units: one order for all runs, which decides the last digit of a sum
+MISSING = np.iinfo(np.int64).max  # the number of a missing window or head, behind all others
 MEASURED = ("ok", "diverged")  # statuses of cells that drew random numbers
 
 
@@ -64,14 +62,15 @@ class Pairing:
 def paired(a: Rows, b: Rows, other_method: bool) -> Pairing:
     """The pairing of one line in A and in B."""
     a, b = _filled(a, b), _filled(b, a)
-    repeated = any(frame.duplicated(UNIT).any() for frame in (a, b))
-    common = _common(a, b, [*UNIT, "seed"])
+    _, of_a, of_b = _numbered(a, b, UNIT)
+    repeated = any(len(np.unique(numbers)) < len(numbers) for numbers in (of_a, of_b))
+    _, *with_seeds = _numbered(a, b, [*UNIT, "seed"])
     # a repeat of one method has no partner among those of another, which may draw nothing: their means are paired
-    if len(common[0]) and not (other_method and repeated):
-        return Pairing("cells", *common, other_method)
-    common = _common(a, b, UNIT)
-    if len(common[0]):
-        return Pairing("windows", *common, other_method)
+    for kind, numbers in (("cells", with_seeds), ("windows", (of_a, of_b))):
+        in_both = np.intersect1d(*numbers)
+        if len(in_both) and not (kind == "cells" and other_method and repeated):
+            common = (rows[np.isin(of, in_both)] for rows, of in zip((a, b), numbers, strict=True))
+            return Pairing(kind, *common, other_method)
     return Pairing(None, a, b, other_method)
 
 
@@ -87,11 +86,21 @@ def _filled(rows: Rows, others: Rows) -> Rows:
     return pd.concat([rows[~lost], filled], ignore_index=True)
 
 
-def _common(a: Rows, b: Rows, on: list[str]) -> tuple[Rows, Rows]:
-    """The rows of each frame whose values of the columns ``on`` are in both frames."""
-    both = a[on].drop_duplicates().merge(b[on].drop_duplicates(), on=on)
-    common_a, common_b = (frame.merge(both, on=on) for frame in (a, b))
-    return common_a, common_b
+def _numbered(a: Rows, b: Rows, on: Collection[str]) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """The units of two frames, which are the different values of the columns ``on``, in their `ORDER`.
+
+    Returns the values of each column of the units, and the number of the unit of each row of ``a`` and of ``b``.
+    """
+    names = [name for name in ORDER if name in on]
+    columns = []
+    for name in names:
+        if name == "seed":  # a text
+            columns.append(np.unique([*a[name], *b[name]], return_inverse=True)[1].reshape(-1))
+        else:
+            columns.append(np.concatenate([side[name].to_numpy(np.int64, na_value=MISSING) for side in (a, b)]))
+    units, numbers = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    numbers = numbers.reshape(-1)  # some versions of numpy give two dimensions
+    return dict(zip(names, units, strict=True)), numbers[: len(a)], numbers[len(a) :]
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,70 @@ class Measured:
     more: int
 
 
+@dataclass(frozen=True)
+class Values:
+    """The values of a metric in a frame.
+
+    Attributes:
+        rows: the columns that identify each value. value: NaN if it is missing or not finite.
+        doubtful: whether rounding decides the normaliser of a row of the head.
+    """
+
+    rows: Rows
+    value: np.ndarray
+    doubtful: np.ndarray
+
+    @property
+    def windows(self) -> np.ndarray:
+        return self.rows["window"].to_numpy(np.int64, na_value=MISSING)
+
+
+@dataclass(frozen=True)
+class Units:
+    """The values of both sides for each unit of a pairing, in their `ORDER`.
+
+    Attributes:
+        window: the window of each unit. head: a number for its layer and head.
+        a, b: the means of each unit's finite values, NaN if it has none. counts: the numbers of its values in A and B.
+        doubtful: whether rounding decides a normaliser of the unit on either side.
+    """
+
+    window: np.ndarray
+    head: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    counts: np.ndarray
+    doubtful: np.ndarray
+
+    @classmethod
+    def of(cls, a: Values, b: Values, on: Collection[str]) -> Units:
+        units, *numbers = _numbered(a.rows, b.rows, on)
+        size = len(units["window"])
+        means, doubtful = [], np.zeros(size, bool)
+        for side, of_rows in zip((a, b), numbers, strict=True):
+            known = ~np.isnan(side.value)
+            with np.errstate(invalid="ignore"):  # 0/0 of a unit without a value is NaN
+                sums = np.bincount(of_rows[known], side.value[known], size)
+                means.append(sums / np.bincount(of_rows[known], minlength=size))
+            doubtful |= np.bincount(of_rows, side.doubtful, size) > 0
+        _, heads = np.unique(np.stack([units["layer"], units["head"]]), axis=1, return_inverse=True)
+        counts = np.stack([np.bincount(of_rows, minlength=size) for of_rows in numbers])
+        both = cls(units["window"], heads.reshape(-1), *means, counts, doubtful)
+        return both.take((counts > 0).all(0))
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    def take(self, chosen: np.ndarray) -> Units:
+        """The chosen units."""
+        sides = (self.a[chosen], self.b[chosen], self.counts[:, chosen])
+        return Units(self.window[chosen], self.head[chosen], *sides, self.doubtful[chosen])
+
+    def ends(self, statistic: Statistic) -> list[tuple[float, float]]:
+        """The statistics of both sides in each window."""
+        return list(zip(*(_by_window(side, self.window, statistic) for side in (self.a, self.b)), strict=True))
+
+
 def measured(metric: Metric, pairing: Pairing, statistic: str | None = None) -> Measured:
     """The numbers of a metric in a pairing, and the evidence of chance in their difference.
 
@@ -120,24 +193,22 @@ def measured(metric: Metric, pairing: Pairing, statistic: str | None = None) -> 
             mean of the other heads.
     """
     a, b = (_values(frame, metric) for frame in (pairing.a, pairing.b))
-    fragile_in = {name for frame in (a, b) for name in _fragile(metric, frame)}
+    fragile_in = {name for values in (a, b) for name in _fragile(metric, values)}
     order = ["mean", "median"] if statistic is None else [statistic]
     chosen = next((name for name in order if name not in fragile_in), SOUND)
     compute = STATISTICS[chosen]
     if pairing.kind is None:
         return _unpaired(chosen, a, b)
-    both = _units(a, pairing.on).merge(_units(b, pairing.on), on=pairing.on, suffixes=("_a", "_b"))
-    # one order for all runs: the order of a sum decides its last digit
-    both = both.sort_values([name for name in ("window", "seed", "layer", "head") if name in both], kind="stable")
+    both = Units.of(a, b, pairing.on)
+    finite = ~np.isnan([both.a, both.b])
     if pairing.kind == "cells":
-        finite = both["value_a"].notna(), both["value_b"].notna()
         few, more = int((finite[0] & ~finite[1]).sum()), int((~finite[0] & finite[1]).sum())
     else:
         few, more = _lost(a, b)
-    complete = both[both["value_a"].notna() & both["value_b"].notna()]
+    complete = both.take(finite.all(0))
     evidence = None if len(complete) else Evidence(certain=True)  # without a pair, only lost values tell
     if chosen == SOUND:
-        sound = complete[~(complete["doubtful_a"] | complete["doubtful_b"])]
+        sound = complete.take(~complete.doubtful)
         if len(sound):
             complete = sound
         else:
@@ -146,121 +217,105 @@ def measured(metric: Metric, pairing: Pairing, statistic: str | None = None) -> 
     evidence = evidence or _evidence(metric, pairing, complete, compute)
     if evidence.test == "windows" and not chosen.startswith("mean"):
         # what is tested is shown: the mean over windows of each window's statistic
-        ends = [float(np.mean(side)) for side in zip(*_window_ends(complete, compute), strict=True)]
+        ends = [float(np.mean(side)) for side in zip(*complete.ends(compute), strict=True)]
     else:
         used = complete if len(complete) else both
-        ends = [_finite(used[f"value_{side}"].dropna(), compute) for side in "ab"]
+        ends = [_finite(side, compute) for side in (used.a, used.b)]
     return Measured(ends[0], ends[1], chosen, len(complete), evidence, few, more)
 
 
-def _values(frame: Rows, metric: Metric) -> Rows:
-    """The value of each row, missing if it is not finite, and whether rounding decides the normaliser of the row.
-
-    A time is one value of its cell, not of a head.
-    """
-    import pandas as pd
-
+def _values(frame: Rows, metric: Metric) -> Values:
+    """The values of a metric, one of each row; a time is one value of its cell, not of a head."""
     nothing = np.full(len(frame), math.nan)
-    numbers = frame[metric.name].to_numpy(float, na_value=math.nan) if metric.name in frame else nothing
+    value = frame[metric.name].to_numpy(float, na_value=math.nan) if metric.name in frame else nothing
+    value = np.where(np.isfinite(value), value, math.nan)
     rounded = frame["rounded_rows"].to_numpy(float, na_value=0.0) if "rounded_rows" in frame else nothing
-    values = frame[[*UNIT, "seed", "key"]].assign(
-        value=pd.Series(numbers, index=frame.index).where(np.isfinite(numbers)),
-        doubtful=pd.Series(rounded, index=frame.index) > 0,
-    )
-    if metric.name == "seconds":
-        # the negative number of heads in place of the head: times of as many heads are paired
-        heads = values.groupby("key", dropna=False)["head"].transform("size")
-        values = values.assign(head=-heads.astype("Int64")).drop_duplicates("key")
-    return values
+    rows, doubtful = frame[[*UNIT, "seed"]], rounded > 0
+    if metric.name != "seconds":
+        return Values(rows, value, doubtful)
+    # the negative number of heads in place of the head: times of as many heads are paired
+    heads = -frame.groupby("key", dropna=False)["head"].transform("size").astype("Int64")
+    first = ~frame["key"].duplicated().to_numpy()
+    return Values(rows.assign(head=heads)[first], value[first], doubtful[first])
 
 
-def _fragile(metric: Metric, values: Rows) -> list[str]:
+def _fragile(metric: Metric, values: Values) -> list[str]:
     """The statistics that depend on rows whose normaliser is lost to rounding."""
-    codes = np.zeros(len(values), int)  # all values are one group
-    windows = values["window"].to_numpy(int, na_value=-1)
-    flags = fragile(metric, values["value"].to_numpy(float), codes, windows, values["doubtful"].to_numpy(bool), 1)
+    codes = np.zeros(len(values.value), int)  # all values are one group
+    flags = fragile(metric, values.value, codes, values.windows, values.doubtful, 1)
     return [name for name, column in flags.items() if column[0]]
 
 
-def _units(values: Rows, on: list[str]) -> Rows:
-    """The mean of each unit over its finite values."""
-    groups = values.groupby(on, dropna=False, sort=False)
-    return groups.agg(value=("value", "mean"), doubtful=("doubtful", "any"), count=("value", "size")).reset_index()
-
-
-def _evidence(metric: Metric, pairing: Pairing, units: Rows, statistic: Statistic) -> Evidence:
+def _evidence(metric: Metric, pairing: Pairing, units: Units, statistic: Statistic) -> Evidence:
     """The evidence of chance in the difference of units that have both values."""
-    windows = units["window"].nunique(dropna=False)
-    x, y = (units[f"value_{side}"].to_numpy(float) for side in "ab")
-    if (pairing.same_draws and not metric.timed) or bool((x == y).all()):
+    windows = len(np.unique(units.window))
+    if (pairing.same_draws and not metric.timed) or bool((units.a == units.b).all()):
         return Evidence(certain=True)
-    differences = [end[1] - end[0] for end in _window_ends(units, statistic)]
+    differences = [end[1] - end[0] for end in units.ends(statistic)]
     if why := _dependent(metric, pairing, units):
         return of_windows(differences, why)
-    heads: Sequence[Any] = range(len(units))
-    if pairing.other_method:
-        # two methods differ at a head by much the same in every window: the windows of a head are exchanged together
-        heads = units.groupby(["layer", "head"], dropna=False, sort=True).ngroup().to_numpy()
-    count = len(set(heads))
+    # two methods differ at a head by much the same in every window: the windows of a head are exchanged together
+    heads = units.head if pairing.other_method else np.arange(len(units))
+    count = len(np.unique(heads))
     if len(units) == windows or (windows > 1 and count < FEWEST):
         return of_windows(differences)
-    evidence = of_heads(x, y, statistic, heads)
+    evidence = of_heads(units.a, units.b, statistic, heads)
     if windows == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
     pairs = f"{count} {'pairs of heads' if count == len(units) else 'heads'} in " if len(units) > windows else ""
     return replace(evidence, why=f"{pairs}{windows} windows")
 
 
-def _dependent(metric: Metric, pairing: Pairing, units: Rows) -> str:
+def _dependent(metric: Metric, pairing: Pairing, units: Units) -> str:
     """The reason why the values of a window are no independent pairs, in words; empty if they are independent."""
     if metric.timed:
         return ": times have no heads to pair"
     if any(frame["shares"].fillna(False).any() for frame in (pairing.a, pairing.b)):
         return ", whose heads share their draws"
-    uneven = units[units["count_a"] != units["count_b"]]
-    if len(uneven) and not pairing.other_method:
-        a, b = (int(uneven[f"count_{side}"].iloc[0]) for side in "ab")
-        return f", and other numbers of seeds: {a} in A, {b} in B"
+    uneven = units.counts[:, units.counts[0] != units.counts[1]]
+    if uneven.size and not pairing.other_method:
+        return f", and other numbers of seeds: {uneven[0, 0]} in A, {uneven[1, 0]} in B"
     return ""
 
 
-def _unpaired(chosen: str, a: Rows, b: Rows) -> Measured:
+def _unpaired(chosen: str, a: Values, b: Values) -> Measured:
     """The comparison of runs that share no window: their means over windows are two samples."""
     compute = STATISTICS[chosen]
-    sides = [side[side["value"].notna() & ~(side["doubtful"] & (chosen == SOUND))] for side in (a, b)]
+    used = [~np.isnan(side.value) & ~(side.doubtful & (chosen == SOUND)) for side in (a, b)]
+    values = [side.value[of_side] for side, of_side in zip((a, b), used, strict=True)]
     of_windows = [
-        side.groupby("window", dropna=False)["value"].agg(lambda values: float(compute(values))) for side in sides
+        _by_window(side.value[of_side], side.windows[of_side], compute)
+        for side, of_side in zip((a, b), used, strict=True)
     ]
     known = all(map(len, of_windows))
-    evidence = two_samples(*(side.tolist() for side in of_windows)) if known else Evidence(certain=True)
-    ends = [_finite(side["value"], compute) for side in sides]
+    evidence = two_samples(*of_windows) if known else Evidence(certain=True)
+    ends = [_finite(of_side, compute) for of_side in values]
     if not chosen.startswith("mean") and known:
         # what is tested is shown: the mean over windows of each window's statistic
-        ends = [float(side.mean()) for side in of_windows]
-    return Measured(ends[0], ends[1], chosen, min(map(len, sides)), evidence, *_lost(a, b))
+        ends = [float(np.mean(side)) for side in of_windows]
+    return Measured(ends[0], ends[1], chosen, min(map(len, values)), evidence, *_lost(a, b))
 
 
-def _lost(a: Rows, b: Rows) -> tuple[int, int]:
+def _lost(a: Values, b: Values) -> tuple[int, int]:
     """How many values are finite in A alone and in B alone, where values have no partners: from the finite shares."""
-    shares = [float(side["value"].notna().mean()) for side in (a, b)]
+    shares = [float(np.mean(~np.isnan(side.value))) for side in (a, b)]
     # the subtrahend keeps a share such as 3/10 * 10 from being rounded up to 4
     return (
-        math.ceil(max(shares[0] - shares[1], 0) * len(b) - 1e-9),
-        math.ceil(max(shares[1] - shares[0], 0) * len(a) - 1e-9),
+        math.ceil(max(shares[0] - shares[1], 0) * len(b.value) - 1e-9),
+        math.ceil(max(shares[1] - shares[0], 0) * len(a.value) - 1e-9),
     )
 
 
-def _window_ends(units: Rows, statistic: Statistic) -> list[tuple[float, float]]:
-    """The statistics of both sides in each window."""
-    groups = units.groupby("window", dropna=False, sort=True)
-    return [(float(statistic(window["value_a"])), float(statistic(window["value_b"]))) for _, window in groups]
+def _by_window(values: np.ndarray, windows: np.ndarray, statistic: Statistic) -> list[float]:
+    """The statistic of the values in each window."""
+    return [float(statistic(values[windows == window])) for window in np.unique(windows)]
 
 
-def _finite(values: Series, statistic: Statistic) -> float | None:
-    """The statistic of values; None without values, or if it overflows."""
-    numbers = values.to_numpy(float)
-    if not len(numbers):
+def _finite(values: np.ndarray, statistic: Statistic) -> float | None:
+    """The statistic of values without NaN; None without values, or if it overflows."""
+    values = values[~np.isnan(values)]
+    if not len(values):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        value = float(statistic(numbers))
+        value = float(statistic(values))
     return value if math.isfinite(value) else None

@@ -95,6 +95,7 @@ class Data:
         self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
         self.overlay = overlay
         self._ends: dict[Any, Ends] = {}
+        self._words: dict[str, list[Any]] = {}
 
     def is_words(self, column: str) -> bool:
         """Whether a column's values stand evenly spaced on an axis."""
@@ -115,10 +116,13 @@ class Data:
 
     def words(self, column: str) -> list[Any]:
         """The values of an axis of words, in their order; on an axis of numbers, a missing value is the last."""
-        if pd.api.types.is_numeric_dtype(self.rows[column]):
-            missing = [pd.NA] if self.rows[column].isna().any() and not self.figure.value else []
-            return [*sorted(self.rows[column].dropna().unique()), *missing]
-        return self._ordered(column)
+        if column not in self._words:  # each panel asks, and the order may be that of a summary
+            if pd.api.types.is_numeric_dtype(self.rows[column]):
+                missing = [pd.NA] if self.rows[column].isna().any() and not self.figure.value else []
+                self._words[column] = [*sorted(self.rows[column].dropna().unique()), *missing]
+            else:
+                self._words[column] = self._ordered(column)
+        return self._words[column]
 
     def _ordered(self, column: str) -> list[Any]:
         """The values of a column in the order of the frame, or by their numbers if the figure is ``best_first``."""
