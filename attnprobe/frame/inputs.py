@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .labels import identity, scale_of
-from .metric import METRICS
+from .metric import INPUTS, METRICS
 from .read import typed
-from .rows import CellLine
+from .rows import HEAD, CellLine, HeadRow, RowTypes, with_metrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+INPUT_ROWS = RowTypes({HEAD: with_metrics("InputsRow", HeadRow, INPUTS)})
 PLACE = ("weights", "source", "scale_inputs", "n", "layer", "window", "head")
 
 
@@ -27,20 +28,19 @@ def inputs_frame(inputs: Iterable[Any], cells: Sequence[Any], labels: Mapping[st
     # the file may have statistics of other settings, whose cells are not shown
     measured_heads: set[tuple[Any, ...]] = set()
     for cell in cells:
+        source = identity(cell["source"])
         layers = [cell["layer"]] if cell["layer"] is not None else cell.get("layers", ())  # a cell of several layers
         measured_heads |= {
-            (identity(cell["source"]), cell["n"], layer, cell["window"], head)
-            for layer in layers
-            for head in cell["heads"]
+            (source, cell["n"], layer, cell["window"], head) for layer in layers for head in cell["heads"]
         }
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for of_layer in inputs:
         facts, source = of_layer["source"], identity(of_layer["source"])
-        for number, head in enumerate(of_layer["heads"] if of_layer["status"] == "ok" else ()):
-            of_head = (source, of_layer["n"], of_layer["layer"], of_layer["window"], head)
+        for row in of_layer["rows"]:
+            of_head = (source, of_layer["n"], of_layer["layer"], of_layer["window"], row["head"])
             if of_head in measured_heads:
                 place = (facts.get("weights"), labels[source] or "", scale_of(facts), *of_head[1:])
-                statistics = {name: values[number] for name, values in of_layer["metrics"].items()}
+                statistics = {name: value for name, value in row.items() if name in METRICS}
                 rows[of_head] = dict(zip(PLACE, place, strict=True)) | statistics
     order = [*labels]
     ordered = [rows[of_head] for of_head in sorted(rows, key=lambda of_head: (order.index(of_head[0]), *of_head[1:]))]

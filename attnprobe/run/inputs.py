@@ -1,4 +1,4 @@
-"""Statistics of the Q, K and V of a run: one record per layer, in ``inputs.jsonl`` next to the records of cells."""
+"""Statistics of the Q, K and V of a run, written to ``inputs.jsonl`` beside the rows of cells."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..files import Fields
+from ..files import Fields, JsonObject
 from ..frame.records.append import RecordWriter
-from ..frame.records.file import SCHEMA, cell_key, identity_facts, inputs_path, parse_shard
+from ..frame.records.file import cell_key, identity_facts, inputs_path, parse_shard
 from ..frame.records.read import read_inputs
+from ..frame.rows import head_rows
 from ..machine.timings import Timings
 from ..metrics.inputs import INPUT_STATISTICS, input_statistics
 from ..metrics.matrix import ExactNorms, exact_norms
@@ -55,9 +56,9 @@ def exact_norms_of(
 class InputKeeper:
     """Writes `input_statistics` of each layer that a run reads, once for all its cells.
 
-    A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
-    ``metrics``, the statistics by name with one number per head. They have a separate file, because ``rows.jsonl``
-    has only cells. A layer without unfinished cells is not read for them, and existing records are not made again.
+    The lines are those of a cell of the command ``inputs``: a row for each head, then the line of the layer. They have
+    a separate file, because they belong to all commands of a folder. A layer without unfinished cells is not read for
+    them, and existing statistics are not made again.
 
     Args:
         request: whether records are written, existing ones are made again, and a shard has its own file.
@@ -73,16 +74,16 @@ class InputKeeper:
         self.there = {record["key"] for record in earlier if record["status"] == "ok"}
 
     def keep(self, source: Source, n: int, window: int, layer: int, qkv: QKV) -> None:
-        """Write the record of a layer, for the heads of ``qkv``.
+        """Write the rows of a layer, for the heads of ``qkv``.
 
-        On a full disk the record is lost, and the run continues.
+        On a full disk the rows are lost, and the run continues.
         """
         place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
         key = cell_key(command="inputs", source=identity_facts(source.facts), **place)
         if not self.enabled or key in self.there:
             return
         self.there.add(key)
-        metrics = {}
+        rows: list[JsonObject] = []
         # an attempt: the cells of the layer do not depend on its statistics
         with self.timings("input statistics"), attempt() as tried:
 
@@ -91,16 +92,15 @@ class InputKeeper:
 
             make = partial(with_smaller_blocks, measured)
             statistics = source.remembered(STATISTICS, n, layer, window, qkv.heads, make)
-            metrics = {name: statistics[name].tolist() for name in INPUT_STATISTICS}
+            rows = head_rows(qkv.heads, {name: statistics[name].tolist() for name in INPUT_STATISTICS})
         record = {
-            "schema": SCHEMA,
             "key": key,
             "run": self.run,
             "command": "inputs",
             **tried.state,
             "source": source.facts,
             **place,
-            "metrics": metrics,
+            "rows": rows,
         }
         self.write(record)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from attnprobe.frame.inputs import INPUT_ROWS
 from attnprobe.frame.read import PLACE
-from attnprobe.frame.records.shapes import INPUTS, MANIFEST
+from attnprobe.frame.records.shapes import MANIFEST
 from attnprobe.frame.rows import CellLine, RowTypes
 from attnprobe.measure import EXPERIMENTS, shape_of
 
@@ -29,7 +30,7 @@ attnprobe reads all of them together.
 | file | content |
 | --- | --- |
 | `rows.jsonl` | JSON objects: a line for each row of a cell, then the line of kind `cell` that ends it |
-| `inputs.jsonl` | one line for each layer that was read |
+| `inputs.jsonl` | statistics of Q, K and V: a line for each head and layer that was read |
 | `manifest.json` | the request, versions, and the origin of every value |
 
 [rows.schema.json](rows.schema.json) is the JSON Schema of a line of any command. This page and the schema are
@@ -119,9 +120,7 @@ def records_page() -> str:
     text.append(fields(first["$defs"]["Source"], list(first["$defs"]["Source"]["properties"])))
     for command, shape in SHAPES.items():
         text.append(rows_section(command, shape))
-    text.append("\n## Inputs\n\nA line of `inputs.jsonl` has these fields:\n")
-    inputs = INPUTS.json_schema()
-    text.append(fields(inputs, list(inputs["properties"])))
+    text.append(rows_section("inputs", INPUT_ROWS))
     text.append("\n## Manifest\n\n`manifest.json` is one object. Each field may be absent.\n")
     schema = MANIFEST.json_schema()
     lines = [(f"`{name}`", kind(one)) for name, one in schema["properties"].items()]
@@ -143,7 +142,7 @@ def rows_section(command: str, types: RowTypes) -> str:
 def records_schema() -> str:
     """The JSON Schema of a line of any command: one schema for each kind, such as ``error.head``."""
     lines, definitions = [], {}
-    for command, shape in SHAPES.items():
+    for command, shape in {**SHAPES, "inputs": INPUT_ROWS}.items():
         for kind, schema in shape.json_schemas().items():
             line = without_titles(schema)
             definitions |= line.pop("$defs", {})
@@ -152,7 +151,7 @@ def records_schema() -> str:
             lines.append({"title": f"{command}.{kind}", **line})
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A line of rows.jsonl",
+        "title": "A line of rows.jsonl or inputs.jsonl",
         "anyOf": lines,
         "$defs": definitions,
     }

@@ -119,8 +119,8 @@ def records_of(folder: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
         map_file = folder / "maps" / f"{record['key']}.npy"
         if map_file.is_file():
             yield from _of_map(place, record, map_file)
-    for record in _lines(folder / "inputs.jsonl"):
-        yield from _of_heads(_place(record) | {"of": "inputs"}, record["heads"], record["metrics"])
+    for record in _cells(folder / "inputs.jsonl"):
+        yield from _of_rows(_place(record) | {"of": "inputs"}, record)
     for file in sorted(folder.glob("budgets-*.json")):
         plan = json.loads(file.read_text(encoding="utf-8"))
         place = {
@@ -191,12 +191,6 @@ def _options(options: Mapping[str, Any] | str | None) -> str | None:
     if isinstance(options, str):
         return options or None
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items())) or None
-
-
-def _of_heads(place, heads, lists):
-    for name, values in lists.items():
-        for head, value in zip(heads, values, strict=True):
-            yield place | {"head": head}, name, value
 
 
 def _of_map(place, record, file):

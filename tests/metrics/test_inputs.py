@@ -144,7 +144,7 @@ def test_a_run_keeps_one_record_a_layer_whatever_the_number_of_its_cells(file, t
     [record] = read_inputs(run.path).records
     assert record["command"] == "inputs" and record["heads"] == [0, 1] and record["n"] == 24
     for name, values in input_statistics(qkv).items():
-        assert record["metrics"][name] == values.tolist()
+        assert [row[name] for row in record["rows"]] == values.tolist()
     assert all(one["command"] == "error" for one in run.outcome.records)
 
 
@@ -157,7 +157,7 @@ def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path
     monkeypatch.setattr(inputs, "input_statistics", lambda *of: calls.append(of[0].heads) or input_statistics(*of))
     measure_errors(request_of(path, methods=("vmean",), out=out))
     measure_errors(request_of(path, methods=("vmean", "nystromformer"), out=out))
-    assert calls == [(0, 1)] and len((tmp_path / "run" / "inputs.jsonl").read_text().splitlines()) == 1
+    assert calls == [(0, 1)] and len((tmp_path / "run" / "inputs.jsonl").read_text().splitlines()) == 3
     measure_spectra(request_of(path, SpectrumRequest, out=out))
     assert len(calls) == 1  # another command of the same layer and heads
     measure_spectra(request_of(path, SpectrumRequest, out=out, head=(1,)))
@@ -188,7 +188,8 @@ def test_the_norms_of_the_exact_matrix_are_found_once_for_the_statistics_and_all
     assert calls == ([1e-3] if times == 1 else [1e-3, tol])
     [record] = read_inputs(run.path).records
     norms = exact_norms(exact(qkv))
-    assert record["metrics"]["stable_rank"] == ((norms.frobenius / norms.value) ** 2).tolist()
+    stable_ranks = [row["stable_rank"] for row in record["rows"]]
+    assert stable_ranks == ((norms.frobenius / norms.value) ** 2).tolist()
     heads = open_run(run.path).frame().dropna(subset="matrix_spectral")
     expected = heads["matrix_spectral"] / (2 * norms.value.numpy()[heads["head"].astype(int)])
     assert len(heads) and heads["matrix_spectral_relative"].tolist() == pytest.approx(expected.tolist(), rel=2 * tol)

@@ -21,14 +21,14 @@ from .file import CELL, SCHEMA, inputs_path, parse_shard
 
 if TYPE_CHECKING:
     from ..rows import RowTypes
-    from .shapes import InputsRecord, Manifest, Shape
+    from .shapes import Manifest
 
 LONGEST = 64 * MIB  # size of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
 TORN = "the file ends within this line"
 NO_OBJECT = "this line is no JSON object; repair or remove it"
 KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # finds the key in a line that is damaged elsewhere
-ShapeOf = Callable[[str], "Shape | RowTypes | None"]
+TypesOf = Callable[[str], "RowTypes | None"]
 R = TypeVar("R")
 Line = tuple[Path, int, "JsonObject | Malformed"]
 
@@ -99,18 +99,18 @@ def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
     return read.records
 
 
-def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[JsonObject]:
+def read_typed(path: str | os.PathLike[str], types_of: TypesOf) -> ReadRecords[JsonObject]:
     """The records as `read_records` has them, checked against the type of their command; malformed ones are named.
 
     Other fields than those of the type are left out. Records of unknown commands stay as they are.
 
     Args:
-        shape_of: the type of a command's records, None for a command that is not known.
+        types_of: the types of a command's rows, None for a command that is not known.
 
     Raises:
         UsageError: nothing there, or a file that cannot be read.
     """
-    return _merged(_typed(_records(_files(path)), shape_of))
+    return _merged(_typed(_records(_files(path)), types_of))
 
 
 def of_last_command(read: ReadRecords[JsonObject], manifest: Manifest) -> ReadRecords[JsonObject]:
@@ -125,17 +125,17 @@ def left_out_note(path: str | os.PathLike[str], count: int) -> list[str]:
     return [f"{path} has {count} cells of other settings, which are not shown"] if count else []
 
 
-def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:
-    """The records of `inputs_path`; empty for runs of older versions, which have no such file.
+def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[JsonObject]:
+    """The cells of `inputs_path`, one for each layer that was read; empty without such a file.
 
     Raises:
         UsageError: a file that cannot be read.
     """
-    from .shapes import INPUTS
+    from ..inputs import INPUT_ROWS
 
     path = inputs_path(run)
     files = sorted(path.parent.glob(f"{path.stem}*{path.suffix}"))
-    return _merged(_typed(_records(files), lambda command: INPUTS))
+    return _merged(_typed(_records(files), lambda command: INPUT_ROWS))
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
@@ -167,7 +167,7 @@ def _merged(lines: Iterable[Line]) -> ReadRecords:
     return ReadRecords(list(by_key.values()), [line for line in malformed if line.key not in by_key])
 
 
-def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
+def _typed(lines: Iterable[Line], types_of: TypesOf) -> Iterator[Line]:
     """The records checked against the types of their commands."""
     for file, number, record in lines:
         if isinstance(record, Malformed):
@@ -175,10 +175,10 @@ def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
             continue
         command = record.get("command")
         key = record["key"] if isinstance(record.get("key"), str) else None
-        shape = shape_of(command) if isinstance(command, str) else None
-        if shape is not None:
-            problem = shape.problem(record)
-            known = shape.known(record) if problem is None else record
+        types = types_of(command) if isinstance(command, str) else None
+        if types is not None:
+            problem = types.problem(record)
+            known = types.known(record) if problem is None else record
         else:
             problem = None if isinstance(command, str) and key is not None else "field command: missing"
             known = record

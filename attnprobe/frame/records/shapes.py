@@ -1,4 +1,4 @@
-"""The types of a source, of the statistics of inputs and of the manifest, with their checks."""
+"""The types of a source and of the manifest, with their checks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing_extensions import TypedDict
 
 from ...errors import UsageError
 from ...files import Fields, JsonObject
-from ...grammar.validation import Count, Facts, Key, Number, Seed, in_words, said, shallow
+from ...grammar.validation import Count, Facts, Number, Seed, in_words, shallow
 from .file import parse_shard
-
-PerHead = list[Number | None]
 
 
 class Source(TypedDict, total=False):
@@ -40,28 +38,6 @@ class Source(TypedDict, total=False):
     captured: Literal["cache"]
     scale_inputs: Annotated[Number, Field(gt=0)]
     fallback: list[str]
-
-
-class InputsRecord(TypedDict):
-    """Statistics of the Q, K and V of one layer, a line of ``inputs.jsonl``."""
-
-    schema: Annotated[int, said("the version of this format")]
-    key: Annotated[Key, said("hash of everything that determines the statistics")]
-    command: Annotated[str, said("the command that measured it")]
-    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], said("the result")]
-    source: Annotated[
-        Annotated[Source, BeforeValidator(shallow)],
-        said("the origin of Q, K and V: names, hashes, seeds; it may have more fields than these"),
-    ]
-    window: Annotated[Count, said("the number of the text window")]
-    heads: Annotated[list[Count], said("the numbers of the heads, in the order of all lists", min_length=1)]
-    n: Annotated[Count, said("tokens", ge=1)]
-    layer: Annotated[Count, said("the layer")]
-    run: NotRequired[Annotated[str, said("the name of the run's folder")]]
-    reason: NotRequired[Annotated[str | None, said("the reason if the status is not ok")]]
-    duplicates: NotRequired[Annotated[Count | None, said("rows of Q, K and V that are equal to another row")]]
-    seconds: NotRequired[Annotated[Number | None, said("time; the only field that varies between runs")]]
-    metrics: Annotated[dict[str, PerHead], said("statistics by name, one number for each head")]
 
 
 class Setting(TypedDict):
@@ -115,8 +91,8 @@ class Shape(Generic[R]):
     """A type of objects in a file, and their checks.
 
     Attributes:
-        type: the type. problems: what else is wrong with an object that has this type, such as lists without an entry
-            for each head.
+        type: the type. problems: what else is wrong with an object that has this type, such as a head that stands
+            twice.
     """
 
     type: type[R]
@@ -133,8 +109,8 @@ class Shape(Generic[R]):
     def problem(self, record: Any) -> str | None:
         """The first problem of a record, in words, or None.
 
-        >>> Shape(InputsRecord).problem({"schema": 1})
-        'field key: missing, and 8 more'
+        >>> Shape(Manifest).problem({"start": "2026-11-28", "deaths": 0})
+        'field deaths: expected a list, got 0'
         """
         problems = self.by_field(record)
         if not problems:
@@ -155,17 +131,8 @@ class Shape(Generic[R]):
         return {name: value for name, value in record.items() if name in self.fields}  # type: ignore[return-value]
 
     def json_schema(self) -> JsonObject:
-        """The type as JSON Schema. The schema cannot say that lists have an entry for each head."""
+        """The type as JSON Schema."""
         return self._adapter.json_schema()
 
 
-def per_head(record: Fields) -> Iterator[str]:
-    """The problems of a record whose metrics all have an entry for each head."""
-    heads = record["heads"]
-    for name, values in record["metrics"].items():
-        if len(values) != len(heads):
-            yield f"field metrics.{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"
-
-
-INPUTS = Shape(InputsRecord, per_head)
 MANIFEST = Shape(Manifest)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from ...files import JsonObject
-    from ...frame.records.shapes import InputsRecord, Manifest, Source
+    from ...frame.records.shapes import Manifest, Source
 
 PLANNED = ("n", "layers", "methods", "of", "d", "heads", "windows")  # entries of a plan that `_ordered` orders by name
 AT_THE_END = 1 << 30  # the rank of a value that the plan does not name
@@ -58,7 +58,7 @@ class Run:
     manifest: Manifest = field(default_factory=dict)  # type: ignore[assignment]  # no field of it is required
     left_out: tuple[int, int] = (0, 0)
     missing: Mapping[str, str] = field(default_factory=dict)
-    inputs: Sequence[InputsRecord] = ()
+    inputs: Sequence[JsonObject] = ()
     malformed: Sequence[Malformed] = ()
 
     def __repr__(self) -> str:
