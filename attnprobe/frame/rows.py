@@ -146,6 +146,11 @@ class RowTypes:
         lists: dict[str, Any] = {kind: list[model] for kind, model in self.kinds.items()}  # type: ignore
         return {kind: TypeAdapter(rows) for kind, rows in lists.items()}
 
+    @cached_property
+    def _fields(self) -> dict[str, frozenset[str]]:
+        # pydantic makes the fields of a model anew at each access, too slowly for each number of a run
+        return {kind: frozenset(model.model_fields) for kind, model in self.kinds.items()}
+
     def problem(self, cell: Fields) -> str | None:
         """The first fault of a cell and its rows, in words; None without a fault.
 
@@ -180,7 +185,7 @@ class RowTypes:
         named = {field.alias or name: field for name, field in self.cell.model_fields.items()}
         lacks = {name: field.default for name, field in named.items() if not field.is_required() and name not in cell}
         rows = [
-            {name: _number(value) for name, value in row.items() if name in self.kinds[row["kind"]].model_fields}
+            {name: _number(value) for name, value in row.items() if name in self._fields[row["kind"]]}
             for row in cell.get("rows", [])
         ]
         return {**{name: value for name, value in cell.items() if name in named}, **lacks, "rows": rows}
