@@ -25,7 +25,6 @@ Examples:
   attnprobe report outputs/RUN --plot papers --reference skyformer_fig1.csv
 \b
 In Python:
-  from pathlib import Path
   from attnprobe.show.page import open_run, views
   for view in views(open_run("outputs/RUN")):
       print(view.text("md"))"""
