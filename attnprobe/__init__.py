@@ -50,6 +50,7 @@ _PUBLIC = {
     "approximate": "methods",
     "budgets": "measure.budget.search",
     "capture": "inputs",
+    "decoding": "measure.inject.generating",
     "exact": "reference",
     "findings": "measure.theory.setting",
     "injected": "inject",
@@ -83,6 +84,7 @@ __all__ = [
     "approximate",
     "budgets",
     "capture",
+    "decoding",
     "exact",
     "findings",
     "injected",
@@ -108,6 +110,7 @@ if TYPE_CHECKING:
     from .inject import injected, register_attention
     from .inputs import capture, load_qkv
     from .measure.budget.search import budgets
+    from .measure.inject.generating import decoding
     from .measure.stability.training import instability
     from .measure.theory.setting import findings
     from .methods import Storage, approximate, method

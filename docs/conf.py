@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -10,6 +11,9 @@ from sphinx.application import Sphinx
 from attnprobe import __version__
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+REPOSITORY = PROJECT["urls"]["Repository"]
 
 project = "attnprobe"
 author = "The attnprobe authors"
@@ -51,5 +55,12 @@ def keep_lines(app: Sphinx, what: str, name: str, thing: object, options: object
         lines[start:end] = ["::", "", *(f"    {line}" for line in lines[start + 1 : end])]
 
 
+def link_to_repository(app: Sphinx, page: str, source: list[str]) -> None:
+    """Files of the repository outside of ``docs/`` are no pages of the site: a link leads to the repository."""
+    outside = "../" * (page.count("/") + 1)
+    source[0] = source[0].replace(f"]({outside}", f"]({REPOSITORY}/blob/main/")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", link_to_repository)
     app.connect("autodoc-process-docstring", keep_lines)

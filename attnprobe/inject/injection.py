@@ -38,7 +38,7 @@ _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
 class _Injection:
     """The injection into one model, and the masks of the current forward."""
 
-    replacement: Callable[[AttentionCall], Tensor]
+    replacement: Callable[[AttentionCall], Tensor | None]
     selection: Selection
     ropes: Mapping[str, Rope]
     numbering: Numbering = field(init=False)
@@ -116,12 +116,14 @@ def injected(
 
 @contextmanager
 def attention_by(
-    model: PreTrainedModel, function: Callable[[AttentionCall], Tensor], layer: str | int | Iterable[str | int] = "all"
+    model: PreTrainedModel,
+    function: Callable[[AttentionCall], Tensor | None],
+    layer: str | int | Iterable[str | int] = "all",
 ) -> Iterator[None]:
     """Inside the block the selected attention calls of ``model`` are computed by a function, as in `injected`.
 
     Args:
-        function: from a call to its output, (b, n_q, h, p_v).
+        function: from a call to its output, (b, n_q, h, p_v); None leaves the call to the model.
     """
     modules = list(model.modules())
     if any(module in _injections for module in modules):
@@ -205,6 +207,8 @@ def _injected_attention(
         return own(slice(0, query.shape[2])), None
     call = call_of(module, query, key, value, own.mask.numbers, scaling, extras, place, masks)
     output = injection.replacement(replace(call, rope=rope_of(injection.ropes, call)))
+    if output is None:
+        return own(slice(0, query.shape[2])), None
     return own.where_blind(call, output).contiguous(), None
 
 

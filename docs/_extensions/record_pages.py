@@ -125,6 +125,9 @@ def records_page() -> str:
     schema = MANIFEST.json_schema()
     lines = [(f"`{name}`", kind(one)) for name, one in schema["properties"].items()]
     text.append(table(("field", "kind"), lines))
+    for name, part in schema["$defs"].items():
+        if name not in first["$defs"]:
+            text.append(f"\n### {name}\n\n{part.get('description', '')}\n\n{fields(part, list(part['properties']))}")
     return "\n".join(text) + "\n"
 
 

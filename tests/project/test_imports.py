@@ -47,6 +47,7 @@ MAY = {
     "frame": READS,
     "judge": READS | {"measure", "frame", "show"},
     "show": READS | {"frame", "operators/linalg"},
+    "lm_eval": {"errors", "__init__", "run"},
     "probing": {"errors", "grammar", "measure", "show/page"},
     "show/page": READS | {"measure", "frame", "judge", "show"},
     "testing": CORE | {"methods"},

@@ -119,7 +119,7 @@ def test_contributors_read_ten_minutes_and_their_commands_are_there():
 
 def test_every_extra_that_the_install_page_names_exists():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = re.findall(r"^\| `attnprobe\[(\w+)\]`", INSTALL, re.M)
+    named = re.findall(r"^\| `attnprobe\[([\w-]+)\]`", INSTALL, re.M)
     assert sorted(named) == sorted(extras)
 
 

@@ -45,7 +45,7 @@ def _budgets(text: str, what: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _keys(share: float, prompt: int) -> int:
+def keys_of_share(share: float, prompt: int) -> int:
     """The keys of a share of a prompt, at least one."""
     return max(1, int(share * prompt + 1e-9))
 
@@ -212,9 +212,9 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         """The budgets at ``n`` tokens: whole numbers, and shares of the prompt as numbers of its keys."""
         prompt = self.prefix_at(n)
         if self.bytes is not None and prompt is not None:
-            return tuple(dict.fromkeys(_keys(share, prompt) for share in self.bytes))
+            return tuple(dict.fromkeys(keys_of_share(share, prompt) for share in self.bytes))
         return tuple(
-            dict.fromkeys(int(d) if isinstance(d, int) or prompt is None else _keys(d, prompt) for d in self.d)
+            dict.fromkeys(int(d) if isinstance(d, int) or prompt is None else keys_of_share(d, prompt) for d in self.d)
         )
 
     def known(self) -> dict[str, Any]:

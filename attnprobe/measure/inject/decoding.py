@@ -278,8 +278,8 @@ class DecodingBench(Bench):
             policy = replace(policy, text=lambda layer, row: prompt_text(read[layer].qkv(row), prefix.length), kept={})
         with self._attention_by(policy, work.layers):
             outputs = prefix.outputs(self.way)
-        self.read = policy.read  # bytes are those of the text's steps
-        with self._attention_by(replace(policy, read={}, shared=()), work.layers):
+        self.read = policy.read or {}  # bytes are those of the text's steps
+        with self._attention_by(replace(policy, read=None, shared=()), work.layers):
             return self._with_greedy(outputs, prefix)
 
     def _read_by(self, work: InjectWork) -> tuple[Prefix, dict[int, AttentionCall]]:

@@ -95,11 +95,12 @@ class PromptPolicy:
     """A method on the keys of a prompt, as an attention function of the tokens after it.
 
     Attributes:
-        prompt: N. text: by layer and row, the prompt as `prompt_text` gives it.
+        prompt: N. text: by layer and row, the prompt as `prompt_text` gives it; None if all keys are chosen.
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
         kept: the chosen keys by (layer, row, d), which one policy chooses once.
         shared: the numbers of calls whose part of the cache other KV heads or calls read too.
-        read: gets what the heads keep or read of the prompt, by the number of the call and the row, in each forward.
+        read: gets what the heads keep or read of the prompt, by the number of the call and the row, in each forward;
+            None: it is not looked at.
     """
 
     method: Method
@@ -107,11 +108,11 @@ class PromptPolicy:
     seed: int
     options: Mapping[str, Any]
     prompt: int
-    text: Callable[[int, int], QKV]
+    text: Callable[[int, int], QKV] | None = None
     heads: Sequence[int] | None = None
     kept: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)
     shared: Container[int] = ()
-    read: dict[tuple[int, int], list[Read]] = field(default_factory=dict)
+    read: dict[tuple[int, int], list[Read]] | None = field(default_factory=dict)
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """The outputs of the new tokens, (b, n_q, h, p_v), in the dtype of the call.
@@ -119,9 +120,12 @@ class PromptPolicy:
         Raises:
             Unsupported: the call or the method has no such form.
         """
-        steps = (Steps.of(call, row, self.prompt) for row in range(len(call.q)))
-        outputs = [self._output(each, self._kept(each)) for each in steps]
+        outputs = [self.output(Steps.of(call, row, self.prompt)) for row in range(len(call.q))]
         return torch.stack(outputs).transpose(1, 2).to(call.q.dtype)
+
+    def output(self, steps: Steps) -> Tensor:
+        """The outputs (h, n_q, p_v) of one row of the batch."""
+        return self._output(steps, self._kept(steps))
 
     def row(self, steps: Steps) -> tuple[Tensor, Tensor]:
         """The outputs (h, n_q, p_v) of one row of the batch, and the share of the exact weights that no key has.
@@ -148,8 +152,9 @@ class PromptPolicy:
         """Attention over what the heads keep of the prompt, or read."""
         groups = self._budgets(steps)
         parts = {d: self._kept_part(steps, d) for d in groups}
-        storage = {d: self.method.stored(d, self.options) for d in groups}
-        self.read.setdefault((steps.number, steps.row), []).append(_read(steps, groups, parts, storage))
+        if self.read is not None:
+            storage = {d: self.method.stored(d, self.options) for d in groups}
+            self.read.setdefault((steps.number, steps.row), []).append(_read(steps, groups, parts, storage))
         if [*groups.values()] == [[*range(steps.qkv.h)]]:
             return parts[next(iter(groups))].part
         outputs, sizes = (x.clone() for x in steps.whole)
@@ -177,7 +182,7 @@ class PromptPolicy:
             return _Kept(steps.whole) if self._reads_all(d) else self._read(steps, d)
         place = steps.layer, steps.row, d
         if place not in self.kept:
-            assert d is not None  # methods that compress have a budget
+            assert d is not None and self.text is not None  # methods that compress have a budget
             text = self.text(steps.layer, steps.row)
             self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
         index, qkv = self.kept[place], steps.qkv  # (h, u)
