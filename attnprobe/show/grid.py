@@ -13,7 +13,7 @@ from ..frame.metric import METRICS
 from ..grammar.foreign import one_line
 from ..grammar.lists import counted
 from .notes import OF_STATUS, ROUNDING, Flag, bold_rule, flag_of
-from .table import KEY, Column, Computed, Table
+from .table import KEY, SOUND, Column, Computed, Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,6 +59,7 @@ class Grid:
     Attributes:
         keys: the values of the table's columns ``by``, for each line. place: the values of the columns ``each``.
         where: the place and the numbers of heads, windows and repeats, in words.
+        apart: the methods without a sign that do not compete for bold cells.
         sentence: the sentence above the cells. reasons: notes on single lines, below the cells.
     """
 
@@ -70,6 +71,7 @@ class Grid:
     where: str = ""
     sentence: str = ""
     reasons: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
@@ -85,7 +87,7 @@ class Grid:
     def rule(self) -> str:
         """Which cells are bold, in words; empty if no cell is."""
         bold = [column for number, column in enumerate(self.columns) if any(line[number].bold for line in self.cells)]
-        return bold_rule(bold, self.table.rivals) if bold else ""
+        return bold_rule(bold, self.table.rivals, self.apart) if bold else ""
 
     @property
     def words(self) -> list[bool]:
@@ -290,8 +292,7 @@ def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
 
 def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFrame) -> list[Cell]:
     """The cells, with the best cell of each group of at least two rivals in bold."""
-    defaults = {name: value for name, value in UNSAID.items() if name not in lines}
-    sound = lines.assign(**defaults).query(table.competes).index
+    sound = _complete(lines).query(table.competes).index
     # a flagged value does not compete: the flag says why it may be wrong
     values = {number: cells[number].value for number in sound if cells[number].flag is None}
     rivals: dict[tuple[Value, ...], dict[int, float]] = {}
@@ -303,6 +304,18 @@ def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFram
     # with its number, because a value may be the best of one group and not of another
     leading = {(number, best(group.values())) for group in rivals.values() if len(group) > 1 for number in group}
     return [replace(cell, bold=(number, cell.value) in leading) for number, cell in enumerate(cells)]
+
+
+def _complete(lines: DataFrame) -> DataFrame:
+    """The lines with every column that a query of them names."""
+    return lines.assign(**{name: value for name, value in UNSAID.items() if name not in lines})
+
+
+def _apart(table: Table, lines: DataFrame) -> tuple[str, ...]:
+    """The methods without a sign that do not compete: yardsticks, which cost as much as exact attention."""
+    sound = _complete(lines).query(SOUND)
+    out = sound.index.difference(sound.query(table.competes).index)
+    return tuple(dict.fromkeys(map(str, sound.loc[out, "method"]))) if "method" in sound else ()
 
 
 def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns: dict[Column, list[Cell]]) -> Grid:
@@ -319,6 +332,7 @@ def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns:
         _where(place, rows),
         one_line(table.sentence(rows)) if table.sentence else "",
         tuple(map(one_line, (*_reasons(table, lines, flags), *(table.notes(rows) if table.notes else ())))),
+        _apart(table, lines) if any(column.best for column in columns) else (),
     )
 
 

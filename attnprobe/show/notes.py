@@ -41,20 +41,22 @@ def flag_of(line: Mapping[str, Any]) -> Flag | None:
     return OVER if line.get("over") else None
 
 
-def bold_rule(columns: Iterable[Column], rivals: Sequence[str]) -> str:
-    """Which cells of these columns are bold, in one line.
+def bold_rule(columns: Iterable[Column], rivals: Sequence[str], apart: Sequence[str] = ()) -> str:
+    """Which cells of these columns are bold, in one line. ``apart`` are methods without a sign that do not compete.
 
     >>> from attnprobe.show.table import Column
     >>> bold_rule([Column("mean", "drift.mean", best="smaller")], ["d"])
     'smallest mean at each d among methods without a sign'
     >>> bold_rule([Column("d", "d.median", best="smaller")], ["epsilon", "layer", "n"])
     'smallest d at each ε, layer and n among methods without a sign'
+    >>> bold_rule([Column("mean", "drift.mean", best="smaller")], ["d"], ["topk"])
+    'smallest mean at each d among methods without a sign except topk'
     """
     every = [f"{BOLD[column.best]} {column.title}" for column in columns if column.best]
     best = every[0] if len(every) == 1 else "best of a column"
     symbols = [METRICS[name].symbol if name in METRICS else name for name in rivals]
     place = f" at each {' and '.join(filter(None, [', '.join(symbols[:-1]), symbols[-1]]))}" if symbols else ""
-    return f"{best}{place} among methods without a sign"
+    return f"{best}{place} among methods without a sign{' except ' if apart else ''}{', '.join(apart)}"
 
 
 def notes(grid: Grid, bold: str = "bold", hidden: Sequence[str] = ()) -> list[str]:
@@ -65,5 +67,5 @@ def notes(grid: Grid, bold: str = "bold", hidden: Sequence[str] = ()) -> list[st
     """
     signs = "; ".join(f"{flag.sign} {flag.text}" for flag in FLAGS if flag in grid.flags)
     rule = f"{bold}: {grid.rule}" if grid.rule else ""
-    room = f"no room for: {', '.join(hidden)}" if hidden else ""
+    room = f"not shown: {', '.join(hidden)}" if hidden else ""
     return [*filter(None, [signs, rule, room]), *grid.reasons]

@@ -16,7 +16,7 @@ from attnprobe.frame.metric import METRICS
 from attnprobe.show.catalogue.error import HEADS, TABLES
 from attnprobe.show.grid import Cell, grids, legend, summarised
 from attnprobe.show.notes import BAD, FAILED, OVER, ROUNDING, SKIPPED
-from attnprobe.show.table import BUDGET, METHOD, Column, Computed, Table, ratio_to
+from attnprobe.show.table import BUDGET, METHOD, SOUND, Column, Computed, Table, ratio_to
 from attnprobe.show.writers.text import cell_text
 
 ERROR = "output_spectral_relative"
@@ -263,6 +263,8 @@ def test_the_best_of_each_budget_is_bold_among_lines_without_a_sign():
     bold = [keys for keys, cell in zip(grid.keys, column_of(grid, MEAN.name), strict=True) if cell.bold]
     assert bold == [{"name": "best", "d": 16}]  # at d = 32 nothing competes
     assert grid.rule == "smallest mean at each d among methods without a sign"
+    apart = one_grid(*frames, heads("topk", [0.1], d=16), competes=f"{SOUND} and method != 'topk'")
+    assert apart.rule == "smallest mean at each d among methods without a sign except topk"
     assert one_grid(heads("a", [1.0])).rule == ""
     more = one_grid(*frames, columns=[MEAN, Column("max", f"{ERROR}.max", best="smaller")])
     assert more.rule == "best of a column at each d among methods without a sign"

@@ -62,7 +62,7 @@ def test_no_line_is_wider_than_the_terminal(grid, width):
 
 def test_a_narrow_terminal_leaves_out_the_columns_of_least_priority(grid):
     def hidden(width):
-        found = re.search("no room for: (.*)", terminal([grid], width))
+        found = re.search("not shown: (.*)", terminal([grid], width))
         return found and found[1]
 
     assert hidden(100) is None

@@ -43,7 +43,7 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
     epsilon: tuple[float, ...] = opt((0.1,), "Largest allowed errors ε, in the units of --metric.", parse=positives)
     metric: str = opt(
         "output_frobenius_relative",
-        "The error to limit; of an interval its upper end.",
+        "The error to limit; where it is an interval, its upper end.",
         metavar="NAME",
         among=LIMITED,
     )

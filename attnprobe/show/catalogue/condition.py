@@ -71,7 +71,7 @@ def _result(rows: DataFrame) -> str:
     says = "The error has no clear relation to the condition number"
     if p < SMALL:
         says = f"The error {'grows' if rho > 0 else 'falls'} with the condition number"
-    return f"{says}: ρ = {rho:+.2f}, p = {p:.2g} ({len(heads)} heads, ranked within {len(set(cores))} cores)."
+    return f"{says}: ρ = {rho:+.2f}, p = {p:.2g} ({len(heads)} heads, ranked in each of {len(set(cores))} cores)."
 
 
 def _notes(rows: DataFrame) -> list[str]:
@@ -84,7 +84,7 @@ def _notes(rows: DataFrame) -> list[str]:
         if len(counts):
             parts = [f"{count} {WORDS[word]}" for word in WORDS if (count := counts.get(word, 0))]
             name = SYMBOLS.get(str(matrix), matrix)
-            lines.append(f"eigenvalues of {name}, in (0, 1] by Lemma 3: {', '.join(parts)}")
+            lines.append(f"Lemma 3 (eigenvalues of {name} in (0, 1]): {', '.join(parts)}")
     return lines
 
 
@@ -101,7 +101,7 @@ def _step(step: int) -> Column:
 
 
 SMALL = 0.05  # the level of a claim
-WORDS = {"holds": "hold", "zero": "have a smallest eigenvalue that is rounding", "violated": "violate it"}
+WORDS = {"holds": "hold", "zero": "undecided, the smallest is within rounding of 0", "violated": "violated"}
 PLACE = ("source", "scale_inputs", "n")
 MATRIX = (
     Column("matrix", "matrix", words=SYMBOLS, priority=KEY, meaning="A, B, C, or a core"),

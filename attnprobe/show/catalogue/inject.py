@@ -106,7 +106,7 @@ def _notes_of_prompts(rows: Rows) -> list[str]:
     lost = measured["lost_mass"] if "lost_mass" in measured else measured["n"].where(measured["n"] < 0)
     known = lost.notna().groupby(measured["name"], sort=False).any()
     names = ", ".join(map(str, known.index[~known]))
-    unknown = f"{names}: the lost mass is unknown; kept and read are what the method states, else the whole prompt"
+    unknown = f"{names}: the lost mass is unknown; kept and read are the bytes that a method states, or else all"
     return [*_notes(rows), *([unknown] if names else []), *_hard(rows)]
 
 

@@ -511,7 +511,7 @@ def test_the_sentence_ranks_heads_within_their_core(sign, word):
     ]
     grid, _ = cells(pd.concat(rows))
     assert grid.sentence.startswith(f"The error {word} with the condition number: ρ = {sign:+d}.00, p = ")
-    assert grid.sentence.endswith("(32 heads, ranked within 2 cores).")
+    assert grid.sentence.endswith("(32 heads, ranked in each of 2 cores).")
     beside = pd.concat([matrices(ranks, ranks, inverted=False), matrices([1.0, math.inf], [1.0, 2.0])])
     assert not cells(beside)[0].sentence  # of regular heads of inverted cores, of which there is one
 
@@ -526,7 +526,7 @@ def test_a_note_counts_the_verdicts_of_lemma_3():
     rows = matrices([1.0] * 4, [0.1] * 4, matrix="N0").assign(lemma3=pd.array(verdicts, "string"))
     grid, _ = cells(pd.concat([rows, matrices([1.0], [0.1])]))
     [note] = grid.reasons
-    assert note.startswith("eigenvalues of N at γ = 0, in (0, 1] by Lemma 3: 2 hold, 1 ") and "1 violate" in note
+    assert note.startswith("Lemma 3 (eigenvalues of N at γ = 0 in (0, 1]): 2 hold, 1 ") and "1 violated" in note
 
 
 def test_a_figure_of_errors_has_the_rank_correlation_of_regular_heads():

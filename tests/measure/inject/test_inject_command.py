@@ -1054,7 +1054,7 @@ def test_a_method_without_lost_mass_is_named():
     for cell in cells:
         whole(cell)["lost_mass"] = None
     [note] = [line for grid in shown_of(cells).tables for line in grid.reasons if "lost mass is unknown" in line]
-    assert note.startswith("topk: the lost mass is unknown") and "what the method states, else the whole prompt" in note
+    assert note.startswith("topk: the lost mass is unknown") and "the bytes that a method states, or else all" in note
 
 
 def test_numbers_of_cells_with_rounded_rows_are_not_reproducible():
