@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported, UsageError
-from ..kept import Kept
+from ..methods.kept import Kept
 from ..metrics.condition import RIDGE, lemma3_interval, lemma3_scaled
 from ..operators import GaussianAttention, UnnormalisedAttention
 from ..operators.linalg.exceedance import clopper_pearson

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from ..kept import Kept
+from ..methods.kept import Kept
 from ..operators import GaussianAttention, Operator, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..operators.linalg.inverses import shifted, truncated_pinv

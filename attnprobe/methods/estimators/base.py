@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ...approximation import Approximation, Sampling
-from ...kept import Kept, Made
 from ...operators import Sparse
 from ...qkv import QKV
 from ..base import per_head
+from ..kept import Kept, Made
 
 ROWS = 64  # queries of a block; draws come block by block, so the draws of a seed depend on it
 KEPT = 2**18  # scores of a head that are kept for other seeds

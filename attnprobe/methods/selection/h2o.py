@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...kept import Kept
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
+from ..kept import Kept
 from .base import Selection, working
 from .subsets import Allocation, Sets, check_subset, streamed, subset, subset_selector
 

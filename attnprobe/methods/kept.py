@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from .qkv import QKV
+from ..qkv import QKV
 
 Made = TypeVar("Made")
 
