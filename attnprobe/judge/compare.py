@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ..errors import UsageError, unknown
 from ..frame import Rows
 from ..frame.metric import CHOICE, METRICS
@@ -224,7 +226,7 @@ def ready(frame: Rows, all_layers: bool) -> Rows:
     }
     frame = frame.assign(**{name: value for name, value in defaults.items() if name not in frame})
     # seeds as text: some have more than 64 bits
-    seeds = frame["seed"].map(lambda seed: "" if pd.isna(seed) else str(seed))
+    seeds = frame["seed"].map(lambda seed: "" if pd.isna(seed) else str(seed)).astype(object)
     # -1 stands for "none", because rows are merged by these columns, and a missing value equals no other
     windows = frame["window"].astype("Int64").fillna(-1)
     layers = frame["layer"].astype("Int64")
@@ -232,7 +234,8 @@ def ready(frame: Rows, all_layers: bool) -> Rows:
     # a cell that failed has no heads, and they stay missing (see `paired`)
     heads = heads.where((heads >= 0) | (frame["status"] == "ok"), pd.NA)
     frame = frame.assign(seed=seeds, window=windows, of_layer=layers, head=heads, layer=layers.fillna(-1))
-    return frame.assign(together=all_layers, number=range(len(frame)))
+    # objects, because texts of arrow are slow to read one by one
+    return frame.assign(status=frame["status"].astype(object), together=all_layers, number=range(len(frame)))
 
 
 def _lines(frame: Rows) -> dict[tuple[Any, ...], Rows]:
@@ -366,20 +369,18 @@ def _place(rows: Rows) -> dict[str, Any]:
     """The fields of a row of the result that say which line it is of."""
     import pandas as pd
 
-    first = rows.iloc[0]
-    names = ("target", "n", "d", "weights", "scale_inputs", *TABLE, "options", "reference")
-    fields: dict[str, Any] = {
-        name: None if name not in first or pd.isna(first[name]) else first[name] for name in names
-    }
+    names = ("name", "method", "target", "n", "d", "weights", "scale_inputs", *TABLE, "options", "reference")
+    first = {name: rows[name].array[0] for name in names if name in rows}
+    fields: dict[str, Any] = {name: None if pd.isna(value := first.get(name)) else value for name in names}
     # numbers of numpy have no JSON form
     fields = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
     layers = sorted(int(layer) for layer in rows["of_layer"].dropna().unique())
     together = bool(rows["together"].any())
     pair = ARROW in str(first["name"])
     return {
+        **fields,
         "name": str(first["name"]),
         "method": str(first["name"] if pair else first["method"]),
-        **fields,
         "options": "" if pair else fields["options"],
         "layer": None if together or not layers else layers[0],
         "layers_together": spans(layers) if together else None,
@@ -407,8 +408,9 @@ def _costs(a: Rows, b: Rows) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name in COSTS:
         for side, rows in (("a", a), ("b", b)):
-            known = name in rows and rows[name].notna().any()
-            found[f"{name}_{side}"] = float(rows[name].mean()) if known else None
+            values = rows[name].to_numpy(float, na_value=math.nan) if name in rows else np.empty(0)
+            known = values[~np.isnan(values)]
+            found[f"{name}_{side}"] = float(known.mean()) if len(known) else None
     return found
 
 
