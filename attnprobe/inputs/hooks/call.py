@@ -198,9 +198,12 @@ class AttentionCall:
 
         With the bias ``β_j = m c_j`` it is ``q' = [q, m / scale]``, ``k' = [k, c]``, so that ``scale · q'·k'`` is the
         score with its bias. Heads that share keys have one c, with an m each; where they have none, keys and values are
-        repeated. RoPE does not turn the coordinate. Another bias, and one beside a cap, stays.
+        repeated. RoPE does not turn the coordinate. Another bias, and one beside a cap, stays. Of one query every bias
+        is one of keys, so that of the only query stays too, unless it grows by equal steps, as ALiBi does.
         """
         if self.bias is None or self.bias.shape[2] > 1 or self.softcap is not None:
+            return self
+        if self.q.shape[2] == 1 and not self._by_steps(self.bias):
             return self
         (b, h, _, _), h_kv = self.q.shape, self.kv_heads
         bias = self.bias.to(self.k).expand(b, h, 1, -1)[:, :, 0].unflatten(1, (h_kv, -1))  # (b, h_kv, group, n_k)
@@ -220,6 +223,23 @@ class AttentionCall:
         queries = None if self.all_queries is None else longer(self.all_queries)
         k = torch.cat([k, common[..., None].to(k)], -1)
         return replace(self, q=longer(self.q), k=k, v=v, bias=None, all_queries=queries, rope=None)
+
+    def _by_steps(self, bias: Tensor) -> bool:
+        """Whether biases (b, h, 1, n_k) grow by equal steps over the visible keys, but for the rounding of bfloat16."""
+        seen = torch.ones_like(bias, dtype=torch.bool) if self.visible is None else self.visible
+        last = seen.shape[3] - 1 - seen.flip(3).byte().argmax(3, keepdim=True)
+        first = seen.byte().argmax(3, keepdim=True)
+        ends = [bias.gather(3, end.expand(len(bias), bias.shape[1], 1, 1)) for end in (first, last)]
+        place = (torch.arange(seen.shape[3], device=bias.device) - first) / (last - first).clamp(min=1)
+        gap = (bias - ends[0] - place * (ends[1] - ends[0])).abs().masked_fill(~seen, 0)
+        return bool(gap.amax() <= torch.finfo(torch.bfloat16).eps * bias.abs().amax())
+
+    def plain(self) -> AttentionCall:
+        """The call without its bias and cap: softmax of ``scale · Q Kᵀ`` over the visible keys.
+
+        The model's own output and residual stream are not those of this attention, so it has none of them.
+        """
+        return replace(self, bias=None, softcap=None, exact=None, own=None, block=None)
 
     def without_end(self) -> AttentionCall:
         """The call without padding behind the tokens of all rows, which some models add to a text themselves."""
