@@ -67,6 +67,8 @@ def switched(model: PreTrainedModel, name: str, called: str | None = None) -> It
     kinds = {type(module) for module in model.modules()}
     by_code = any(map(computes_attention, kinds))
     if any(map(calls_attention, kinds)) or not by_code:
+        if not hasattr(model, "set_attn_implementation"):  # no model of transformers
+            raise bypassed(model, called)
         with quiet():
             try:
                 model.set_attn_implementation(name)
@@ -74,12 +76,12 @@ def switched(model: PreTrainedModel, name: str, called: str | None = None) -> It
                 _restore(before)
                 raise bypassed(model, called) from error
     try:
-        if model.config._attn_implementation != name and not by_code:
+        if not by_code and model.config._attn_implementation != name:
             raise bypassed(model, called)
 
         def own(module: nn.Module) -> str:
-            config = getattr(module, "config", model.config)
-            return before[id(config) if id(config) in before else id(model.config)][1]
+            configs = (getattr(of, "config", None) for of in (module, model))
+            return next((before[id(config)][1] for config in configs if id(config) in before), "")
 
         with _by_code(model, _functions[name]) if by_code else nullcontext():
             yield own
@@ -112,11 +114,14 @@ def _by_code(model: nn.Module, function: Callable[..., tuple[Tensor, None]]) -> 
         module.forward = forward
         wrapped.append(module)
 
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers would not call their attention
     try:
         for module in list(model.modules()):
             wrap(module)
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module in wrapped:
             unwrapped(module)
 
@@ -142,6 +147,9 @@ def _of_code(
 
     given = signature(own).bind_partial(*args, **kwargs).arguments
     cross = any(STATES.search(name) and isinstance(x, Tensor) for name, x in given.items())
+    if isinstance(module, nn.MultiheadAttention):
+        more = module.bias_k is not None or module.add_zero_attn  # a key beside those of the tokens
+        cross = more or not _same_tokens(given["query"], given["key"])
 
     def attend(seen: Seen, own: Tensor | None = None) -> Tensor:
         computed = Computed(seen.output, seen.coarse, own, cross)
@@ -157,6 +165,11 @@ def _of_code(
         if watch.found:  # what was seen is only a part of what it computes
             raise SourceError(f"{type(module).__name__} computes attention by code of its own, and {why}")
     return result
+
+
+def _same_tokens(x: Tensor, y: Tensor) -> bool:
+    """Whether two hidden states are one tensor, or the same part of one."""
+    return (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride())
 
 
 def _beside(

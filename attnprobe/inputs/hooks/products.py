@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 LOG_SUM = (torch.logsumexp, Tensor.logsumexp)
 MATMUL = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 BADDBMM = (torch.baddbmm, Tensor.baddbmm)
+#: torch's multi-head attention, whose steps a mode sees: the original hands itself to the mode as one function
+MULTI_HEAD = FunctionType(
+    functional.multi_head_attention_forward.__code__,
+    {**vars(functional), "has_torch_function": lambda tensors: False},
+    argdefs=functional.multi_head_attention_forward.__defaults__,
+)
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # attributes with h, where b·h is one axis
 ROUNDINGS = 32  # of the scores, by which S - S₀ may differ from a multiple of the product
 NO_WEIGHT = -745.0  # exp of a lower number is 0 in float64
@@ -100,6 +107,9 @@ class Watch(TorchFunctionMode):
         """The result of a function, with what the mode knows of it."""
         if func is functional.scaled_dot_product_attention:
             return self._fused(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            with self:
+                return MULTI_HEAD(*args, **kwargs)
         if func in SOFTMAX or func in LOG_SUM:
             out = func(*args, **kwargs)
             self._softmax(func in LOG_SUM, out, *args, **kwargs)
