@@ -78,7 +78,18 @@ def sources_in_words(sources: Sequence[Mapping[str, Any]]) -> list[str]:
     >>> sources_in_words([{"model": "minilm", "weights": "pretrained"}])
     ['source: model minilm, weights pretrained']
     """
-    names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "scores", "dtype")
+    names = (
+        "model",
+        "weights",
+        "weights_seed",
+        "scale_inputs",
+        "text",
+        "qkv",
+        "tokenizer",
+        "positions",
+        "scores",
+        "dtype",
+    )
     known = [", ".join(f"{name} {facts[name]}" for name in names if facts.get(name) is not None) for facts in sources]
     return [f"source: {facts or 'without facts'}" for facts in known]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 import torch
@@ -355,7 +356,9 @@ def exact_rows(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, float]:
-    """Exact attention of the given queries over all keys, (b, n_q, h, p_v), and the largest |score|.
+    """Exact attention of the given queries over all keys, (b, n_q, h, p_v), and the largest |score| of a key.
+
+    With a bias it is also the largest with its bias among keys that have a weight. Its size decides the rounding.
 
     ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. Q is (b, h, n_q, p), K and V are
     (b, h_kv, n_k, ·). The output of a query without visible keys is 0.
@@ -374,6 +377,10 @@ def exact_rows(
         sink = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : k.shape[-2]]
+    if bias is not None:
+        sizes = scores[..., : k.shape[-2]].detach().abs().masked_fill(weights.detach() == 0, 0)
+        sizes = sizes if hidden is None else sizes.masked_fill(hidden, 0)
+        largest = max(largest, float(sizes.amax()))
     if hidden is not None and (bias is not None or bool(hidden.all(-1).any())):  # else they have no weight
         weights = weights.masked_fill(hidden, 0.0)
     return unfolded(folded(weights, kv_heads) @ v, heads).transpose(1, 2), largest
@@ -381,7 +388,13 @@ def exact_rows(
 
 def blocks(q: Tensor, k: Tensor, bytes_each: int = 4) -> Iterator[tuple[int, int]]:
     """Yields ``(start, stop)`` of blocks of query rows, of at most `BLOCK_BYTES` of scores."""
-    row = q.shape[0] * q.shape[1] * k.shape[2] * bytes_each
-    step = max(1, (1 if q.device.type == "cpu" else 2) * BLOCK_BYTES // row)
-    for start in range(0, q.shape[2], step):
-        yield start, min(start + step, q.shape[2])
+    return row_blocks(q[..., :1].expand(*q.shape[:3], k.shape[2]), bytes_each)
+
+
+def row_blocks(scores: Tensor, bytes_each: int = 8) -> Iterator[tuple[int, int]]:
+    """Yields ``(start, stop)`` of blocks of rows of scores (…, n_q, n_k), of at most `BLOCK_BYTES`."""
+    *heads, n_q, n_k = scores.shape
+    row = prod(heads) * n_k * bytes_each
+    step = max(1, (1 if scores.device.type == "cpu" else 2) * BLOCK_BYTES // row)
+    for start in range(0, n_q, step):
+        yield start, min(start + step, n_q)

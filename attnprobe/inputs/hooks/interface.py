@@ -29,7 +29,7 @@ from .kinds import NAMED, calls_attention, computes_attention
 from .masks import Added, Pattern, added, cleared, lowest, pattern_of, split_mask
 from .products import NotSoftmax, Seen, Watch
 from .standins import EXACT, Exact
-from .weightless import but_itself, hide_weightless, of_keys
+from .weightless import HIDDEN, but_itself, hide_weightless, of_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -362,10 +362,7 @@ def call_of(
         bias = position if bias is None else bias + position
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if bias is not None:
-        seen, bias = hide_weightless(visible, bias, query, key, scale, softcap)
-        pattern = pattern if seen is visible else pattern_of(seen, stated)
-        visible, pattern, bias = but_itself(seen, pattern, bias, query.dtype)
-        bias = None if bias is None else of_keys(bias, visible)
+        visible, pattern, bias = _hidden_or_biased(visible, pattern, bias, (query, key, scale, softcap), stated)
     sinks = extras.get("s_aux")
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
     sinks = None if sinks is None else sinks.clone()  # a parameter moves with its model, and training changes it
@@ -389,6 +386,27 @@ def call_of(
         captured="interface" if computed is None else "code" if computed.own is None else "exact form",
         layer=place.layer,
     )
+
+
+def _hidden_or_biased(
+    visible: Tensor | None, pattern: Pattern, bias: Tensor, scores: tuple[Tensor, Tensor, float, Any], cross: bool
+) -> tuple[Tensor | None, Pattern, Tensor | None]:
+    """What each query sees, its pattern, and the bias, of keys if it can be; keys without weight are hidden.
+
+    ALiBi leaves the first keys of a long text no weight in some heads. They are not hidden, because no pattern is then
+    that of all heads.
+
+    Args:
+        scores: Q, K, the scale and the cap.
+    """
+    seen, rest = hide_weightless(visible, bias, *scores)
+    found = pattern if seen is visible else pattern_of(seen, cross)
+    if pattern.regular and not found.regular:
+        keys = of_keys(bias, visible)
+        if keys is not None and keys.shape[2] == 1 and float(keys.abs().amax()) < HIDDEN:
+            return visible, pattern, keys
+    seen, found, rest = but_itself(seen, found, rest, scores[0].dtype)
+    return seen, found, None if rest is None else of_keys(rest, seen)
 
 
 @dataclass

@@ -24,7 +24,8 @@ def calls_attention(kind: type[nn.Module]) -> bool:
 def computes_attention(kind: type[nn.Module]) -> bool:
     """Whether a class of modules that is named for attention takes a softmax itself, and does not call the interface.
 
-    torch's own `MultiheadAttention` is one. What it computes is shown by its forward, see `attnprobe.inputs.hooks.products`.
+    torch's own `MultiheadAttention` is one. What it computes is shown by its forward, see
+    `attnprobe.inputs.hooks.products`.
     """
     if not NAMED.search(kind.__name__) or calls_attention(kind):
         return False

@@ -54,7 +54,11 @@ KINDS = {
     ),
     "a bias": (attention, lambda part, x: part(x, x, x, attn_mask=torch.eye(N))[0], ["full, bias"]),
     "tokens first": (lambda: nn.MultiheadAttention(H * P, H), by_tokens_first, ["full"]),
-    "other sizes": (lambda: attention(kdim=5, vdim=7), lambda part, x: part(x, x[..., :5], x[..., :7])[0], ["full, cross"]),
+    "other sizes": (
+        lambda: attention(kdim=5, vdim=7),
+        lambda part, x: part(x, x[..., :5], x[..., :7])[0],
+        ["full, cross"],
+    ),
     "other tokens": (attention, lambda part, x: part(x, x[:, :4].flip(1), x[:, :4])[0], ["full, cross"]),
     "a learned key": (lambda: attention(add_bias_kv=True), lambda part, x: part(x, x, x)[0], ["full, cross"]),
     "a key of zeros": (lambda: attention(add_zero_attn=True), lambda part, x: part(x, x, x)[0], ["full, cross"]),
