@@ -17,7 +17,7 @@ LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta"
 # facts that tell sources apart, the most telling first
 TELLING = (
     *("scale_inputs", "weights", "weights_seed", "model_sha256", "qkv_sha256", "text_sha256", "tokenizer_sha256"),
-    *("positions", "dtype"),
+    *("positions", "scores", "dtype"),
 )
 MODELS = {"minilm": "MiniLM (all-MiniLM-L6-v2)", "smollm2": "SmolLM2 (135M-Instruct, 4-bit weights)"}
 WEIGHTS = {"initialized": "random weights", "initialized-qkv": "pretrained but random W_Q, W_K, W_V"}
@@ -78,7 +78,18 @@ def sources_in_words(sources: Sequence[Mapping[str, Any]]) -> list[str]:
     >>> sources_in_words([{"model": "minilm", "weights": "pretrained"}])
     ['source: model minilm, weights pretrained']
     """
-    names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
+    names = (
+        "model",
+        "weights",
+        "weights_seed",
+        "scale_inputs",
+        "text",
+        "qkv",
+        "tokenizer",
+        "positions",
+        "scores",
+        "dtype",
+    )
     known = [", ".join(f"{name} {facts[name]}" for name in names if facts.get(name) is not None) for facts in sources]
     return [f"source: {facts or 'without facts'}" for facts in known]
 
@@ -102,6 +113,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
         layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
         f"n = {', '.join(map(str, lengths))} tokens{_beyond_positions(sources, max(lengths, default=0))}",
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
+        "scores without bias and cap" if any(facts.get("scores") == "plain" for facts in sources) else "",
         "causal" if any(facts.get("causal") for facts in sources) else "",
         "sliding windows" if any(facts.get("sliding_window") for facts in sources) else "",
         *dict.fromkeys(f"queries {facts['queries']}" for facts in sources if facts.get("queries")),

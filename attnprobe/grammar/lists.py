@@ -139,6 +139,7 @@ EMBEDDED, NEEDLE = "embedded", "needle"
 TEXTS = (*WIKITEXT, EMBEDDED, NEEDLE)
 WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")  # of texts beyond a model's positions
+SCORES = ("model", "plain")  # with what the model adds to its scores, or Q Kᵀ alone
 SPLITS = ("train", "validation", "test")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

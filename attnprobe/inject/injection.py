@@ -166,6 +166,9 @@ def register_attention(
     module's ``layer_idx`` (0 if it has none). The model has no own implementation beside it, so a mask is read as by
     eager attention: some models take its softmax in float32, also in a model in float64.
 
+    A model whose attention is code of its own takes no name: ``set_attn_implementation`` then logs a warning and
+    changes nothing. `injected` replaces the attention of such a model.
+
     Args:
         method, d, seed, target, options: as in `injected`.
         name: ``attnprobe-METHOD`` by default. A second registration of a name replaces the first.

@@ -60,6 +60,7 @@ def load_qkv(
     split: str = "test",
     tokenizer: str | Path | None = None,
     positions: str = "segment",
+    scores: str = "model",
     device: str = "auto",
     dtype: str = "float32",
     strict: bool = False,
@@ -71,8 +72,8 @@ def load_qkv(
     """Q, K, V of ``n`` tokens at one layer of a model that reads a text, or from a file.
 
     Args:
-        model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv, cache, queries: see
-            `SourceSpec`. A name of a file or directory may be a `Path`.
+        model, weights, text, weights_seed, split, tokenizer, positions, scores, device, dtype, strict, qkv, cache,
+            queries: see `SourceSpec`. A name of a file or directory may be a `Path`.
         n: the number of tokens; None is 512, or all of a ``qkv`` file.
         layer: the layer, from 0.
         window: the index of the text window of ``n`` tokens, from 0.
@@ -100,6 +101,7 @@ def load_qkv(
         split=split,
         tokenizer=as_text(tokenizer),
         positions=positions,
+        scores=scores,
         device=device,
         dtype=dtype,
         strict=strict,

@@ -128,6 +128,7 @@ def _identity(
     It is None if a file that it depends on cannot be read. The error is raised when the file is loaded.
     """
     given = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
+    given |= {} if spec.scores == "model" else {"scores": spec.scores}
     given |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}
     packages = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     trained = folder is not None and weights != "initialized"

@@ -79,6 +79,8 @@ def described(
         "heads": heads,
         **_attention(config),
     }
+    if spec.scores != "model":
+        facts["scores"] = spec.scores
     if not vocabulary.drops_line_breaks:  # until 0.1.0 these were left out of the text
         facts["line_breaks"] = "read"
     around = {"before": vocabulary.before, "after": vocabulary.after}

@@ -163,7 +163,7 @@ class ModelSource(Source):
         model = self._loaded()
         with stage(self.timings, "forward"):
             rows = None if self.selection is None else self.selection.positions(n).to(self.device)
-            captured = read(model, self.name, segments, layers, self.spec.positions, rows)
+            captured = read(model, self.name, segments, layers, self.spec.positions, rows, self.spec.scores)
         with stage(self.timings, "cache"):
             for layer, one in captured.items():
                 of_layer = key_of(self.identity, layer, "W_O")

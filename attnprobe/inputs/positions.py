@@ -116,20 +116,22 @@ def read(
     layers: Sequence[int],
     policy: str,
     queries: Tensor | None = None,
+    scores: str = "model",
 ) -> dict[int, Captured]:
     """The capture of each of ``layers`` for the tokens of ``segments``, by layer.
 
     Args:
         name: the model's name in messages. policy: that for more tokens than the model has positions.
         queries: the tokens whose queries are captured, (n_q,) int64; None is all.
+        scores: ``plain`` leaves out their bias and cap, after the capture was verified with both.
     """
     parted = len(segments) == 1 and len(segments[0]) > LONGEST and _caches(model)
     if queries is not None and parted and _continues(model, segments[0][: 2 * PART]):
-        return _in_parts(model, name, segments[0], layers, queries)
+        return _in_parts(model, name, segments[0], layers, queries, scores)
     if len(segments) == 1:
-        return _joined([_forward(model, name, segments, layers, queries=queries)])
+        return _joined([_forward(model, name, segments, layers, queries=queries)], scores)
     if policy == "segment":
-        joined = _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)])
+        joined = _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)], scores)
         joined = {layer: replace(one, rope=None) for layer, one in joined.items()}
         return {layer: one if queries is None else one.of(queries) for layer, one in joined.items()}
     table = _table(model, name, policy)
@@ -137,10 +139,10 @@ def read(
     tokens = [token for segment in segments for token in segment]
     if policy == "wrap":
         rows = [first + place for segment in segments for place in range(len(segment))]
-        return _joined([_forward(model, name, [tokens], layers, rows, queries)])
+        return _joined([_forward(model, name, [tokens], layers, rows, queries)], scores)
     with _stretched(model, table, first, longest, len(tokens)):
         rows = list(range(first, first + len(tokens)))
-        return _joined([_forward(model, name, [tokens], layers, rows, queries)])
+        return _joined([_forward(model, name, [tokens], layers, rows, queries)], scores)
 
 
 def _forward(
@@ -190,7 +192,7 @@ def _continues(model: PreTrainedModel, tokens: Sequence[int]) -> bool:
 
 
 def _in_parts(
-    model: PreTrainedModel, name: str, tokens: Sequence[int], layers: Sequence[int], queries: Tensor
+    model: PreTrainedModel, name: str, tokens: Sequence[int], layers: Sequence[int], queries: Tensor, scores: str
 ) -> dict[int, Captured]:
     """The capture of each layer for a long text, read in parts with a cache of keys, so that no mask has n² numbers."""
     from transformers import DynamicCache
@@ -211,7 +213,7 @@ def _in_parts(
             return x[:, :, last].clone()
 
         parts.append({n: replace(one, k=new(one.k), v=new(one.v), visible=None) for n, one in calls.items()})
-    joined = _joined(parts)
+    joined = _joined(parts, scores)
     for layer, one in joined.items():
         widths = [part[layer].sliding_window for part in parts if part[layer].sliding_window is not None]
         joined[layer] = replace(one, positions=queries, sliding_window=widths[0] if widths else None)
@@ -228,19 +230,23 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
             yield equal[start : start + step]
 
 
-def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
+def _joined(parts: Sequence[dict[int, AttentionCall]], scores: str) -> dict[int, Captured]:
     """The captures of batches of segments, concatenated along the tokens. The longest segments show the window."""
 
     def flat(x: Tensor) -> Tensor:
         return x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
 
     joined = {}
-    parts = [{layer: call.with_coordinate() for layer, call in part.items()} for part in parts]
+    parts = [
+        {layer: call.plain() if scores == "plain" else call.with_coordinate() for layer, call in part.items()}
+        for part in parts
+    ]
     for layer, call in parts[0].items():
         alone = len(parts) == 1 and len(call.q) == 1
         if call.bias is not None and not alone:
             raise SourceError(
-                f"layer {layer} adds a bias to its scores, which it does not have between segments of a text"
+                f"layer {layer} adds a bias to its scores, which it does not have between segments of a text: choose a "
+                "smaller n, or --scores plain to leave the bias out"
             )
         q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)

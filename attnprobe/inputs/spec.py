@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import SourceError, UsageError, unknown
 from ..grammar.arguments import check_fields, checked
 from ..grammar.lists import DTYPES as DTYPE_NAMES
-from ..grammar.lists import POSITIONS, SPLITS, WEIGHTS, check_device, spans
+from ..grammar.lists import POSITIONS, SCORES, SPLITS, WEIGHTS, check_device, spans
 from ..machine.timings import Timings
 from ..qkv import QKV
 
@@ -44,6 +44,8 @@ class SourceSpec:
         split: the split of Wikitext-2.
         tokenizer: a model as above, or a ``vocab.txt`` or ``tokenizer.json`` file.
         positions: the policy beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.
+        scores: ``model``, or ``plain``: without the bias and the cap that the model gives its scores. Its layers read
+            the text with them.
         device: ``auto`` (cuda if present), ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: the dtype of Q, K and V; the model itself runs in float32 (float64 for ``float64``).
         strict: fail instead of falling back to a substitute.
@@ -62,6 +64,7 @@ class SourceSpec:
     split: str = "test"
     tokenizer: str | None = None
     positions: str = "segment"
+    scores: str = "model"
     device: str = "auto"
     dtype: str = "float32"
     strict: bool = False
@@ -73,7 +76,8 @@ class SourceSpec:
         for what in NAMES:
             object.__setattr__(self, what, as_text(getattr(self, what)))
         check_fields(self)
-        for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES), ("split", SPLITS)):
+        words = {"weights": WEIGHTS, "positions": POSITIONS, "scores": SCORES, "dtype": DTYPES, "split": SPLITS}
+        for what, choices in words.items():
             if getattr(self, what) not in choices:
                 raise unknown(what, str(getattr(self, what)), choices)
         check_device(self.device)
@@ -84,8 +88,8 @@ class SourceSpec:
             for what in ("model", "text", "tokenizer"):
                 if getattr(self, what) is not None:
                     raise UsageError(f"--qkv {self.qkv} replaces the model and the text: drop --{what}")
-            defaults = {"weights": "pretrained", "weights_seed": 0, "split": "test", "positions": "segment"}
-            for what, default in defaults.items():
+            names = ("weights", "weights_seed", "split", "positions", "scores")
+            for what, default in ((one.name, one.default) for one in fields(self) if one.name in names):
                 if getattr(self, what) != default:
                     option = what.replace("_", "-")
                     raise UsageError(f"--qkv {self.qkv} holds Q, K and V already: drop --{option}")

@@ -33,7 +33,7 @@ WORDS = {  # for the types of a configuration's settings
     "str": "text",
 }
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
-PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
+PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin", "q", "k", "v")
 #: model types that are a plain stack of layers, so that the first layers can be built without the others
 STACKS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 

@@ -17,7 +17,7 @@ class Kept:
     _last: WeakKeyDictionary[QKV, tuple[tuple[object, ...], dict[Hashable, Any]]] = WeakKeyDictionary()
 
     def __init__(self, qkv: QKV, *settings: object) -> None:
-        inputs = (qkv.q, qkv.shared_k, qkv.shared_v, qkv.all_queries)
+        inputs = (qkv.q, qkv.shared_k, qkv.shared_v, qkv.all_queries, qkv.bias)
         state = (*settings, *(0 if x is None else x._version for x in inputs))  # of changes in place
         last = self._last.get(qkv)
         if last is None or last[0] != state:

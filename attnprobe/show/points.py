@@ -79,6 +79,7 @@ class Data:
         columns = {*needed, *figure.measured, *figure.columns, *figure.lines, *figure.points, *figure.of_marks("bar")}
         columns |= {figure.colour, figure.shade, figure.size, figure.several, *flags}
         columns |= {*_levels(figure), *figure.apart, *STATE}
+        columns |= set() if overlay is None else {*overlay}  # by which its values find their panels
         self.yardsticks = frame.query(figure.yardsticks) if figure.yardsticks else frame.iloc[:0]
         # yardsticks are drawn as lines, and are no series
         rows = frame.drop(self.yardsticks.index)

@@ -504,6 +504,16 @@ def test_a_registered_name_does_what_injected_does():
         register_attention("skyformer")
 
 
+def test_a_model_with_attention_of_its_own_code_takes_no_name_but_is_injected():
+    model = tiny_models.build("MPNet")
+    batch = tiny_models.inputs(model, padded=False)
+    own = tiny_models.hidden(model, batch)
+    model.set_attn_implementation(register_attention("vmean"))
+    assert torch.equal(tiny_models.hidden(model, batch), own)
+    with injected(model, "vmean"):
+        assert apart(tiny_models.hidden(model, batch), own) > 1e-2
+
+
 def test_a_registered_method_refuses_a_causal_model():
     model = tiny_models.build("Llama")
     model.set_attn_implementation(register_attention("linformer", 8))

@@ -17,6 +17,7 @@ from attnprobe.inputs.description import _attention
 from attnprobe.inputs.folder import ModelFolder
 from attnprobe.inputs.surveying import example
 from attnprobe.inputs.weights import initialized, language_kind, redraw_projections, with_head
+from attnprobe.reference import exact_output
 
 
 def read(model, text, n=16, layers=(0,), **changes):
@@ -337,3 +338,43 @@ def test_a_configuration_alone_is_enough_for_random_weights(tmp_path, text_file)
     assert qkv.q.shape == (4, 20, 8)
     assert lines == [f"using a vocabulary of the text's own words: {tmp_path} has no tokenizer"]
     assert qkv.label["fallback"] == lines
+
+
+@pytest.fixture(scope="module")
+def with_bias(tmp_path_factory):
+    """An MPNet of 16 positions, whose scores have a bias."""
+    from transformers import MPNetConfig, MPNetModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    config = MPNetConfig(vocab_size=len(VOCABULARY), max_position_embeddings=18, initializer_range=0.5, **sizes)
+    return save(seeded(lambda: MPNetModel(config)), tmp_path_factory.mktemp("mpnet") / "m")
+
+
+def test_plain_scores_have_no_bias_and_are_those_of_segments(with_bias, text_file):
+    own, plain = (read(with_bias, text_file, n=16, scores=word)[0] for word in ("model", "plain"))
+    assert own.bias is not None and plain.terms is None and plain.block is None
+    assert torch.equal(own.q, plain.q) and torch.equal(own.shared_k, plain.shared_k) and own.scale == plain.scale
+    assert "scores" not in own.label and plain.label["scores"] == "plain"
+    with pytest.raises(SourceError, match="choose a smaller n, or --scores plain to leave the bias out"):
+        read(with_bias, text_file, n=32)
+    both = read(with_bias, text_file, n=32, scores="plain")[0]
+    assert both.terms is None and torch.allclose(both.q[:, :16], plain.q, atol=1e-6)
+    weights = torch.softmax(both.scale * both.q.double() @ both.k.double().mT, -1)
+    torch.testing.assert_close(exact_output(both).double(), weights @ both.v.double(), rtol=0, atol=1e-5)
+
+
+def test_layers_behind_plain_scores_read_the_text_with_their_bias(with_bias, text_file):
+    own, plain = (read(with_bias, text_file, layers=(1,), n=16, scores=word)[1] for word in ("model", "plain"))
+    assert torch.equal(own.q, plain.q)
+
+
+def test_random_projections_of_an_mpnet_are_redrawn(with_bias, text_file):
+    drawn = read(with_bias, text_file, n=16, weights="initialized-qkv", scores="plain")[0]
+    assert float(drawn.q.std()) < 0.2 < float(read(with_bias, text_file, n=16)[0].q.std())
+
+
+def test_scores_of_a_file_and_another_word_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="unknown scores 'bare'"):
+        SourceSpec(scores="bare")
+    with pytest.raises(UsageError, match="drop --scores"):
+        SourceSpec(qkv=str(tmp_path / "x.safetensors"), scores="plain")

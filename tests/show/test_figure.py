@@ -209,6 +209,16 @@ def test_values_of_papers_are_drawn_where_they_match_and_counted():
     assert "paper (1 of 3 values)" in texts(drawn)
 
 
+def test_values_of_papers_stand_in_the_panels_of_their_weights():
+    weights = ("initialized", "pretrained")
+    rows = frame(*(two_methods().assign(source=word, weights=word) for word in weights))
+    paper = pd.DataFrame({"weights": weights, "name": "skyformer", "n": 64, "d": 16, ERROR: [0.77, 0.33]})
+    drawn = draw(rows, ERRORS, overlay=paper)
+    values = [[list(line.get_ydata()) for line in axis.get_lines()] for axis in drawn.axes]
+    assert [([0.77] in of_panel, [0.33] in of_panel) for of_panel in values] == [(True, False), (False, True)]
+    assert "paper (2 of 2 values)" in texts(drawn)
+
+
 def test_several_measured_columns_have_panels_with_their_own_scale():
     rows = two_methods().assign(kl=5.0)
     drawn = draw(rows, Figure("f", "", x="d", y=(ERROR, "kl"), marks=("line",)))

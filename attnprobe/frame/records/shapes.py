@@ -31,6 +31,7 @@ class Source(TypedDict, total=False):
     qkv_sha256: str
     task: str
     positions: str | None
+    scores: str
     dtype: str
     causal: bool
     sliding_window: Annotated[Count, Field(ge=1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 import torch
@@ -198,9 +199,12 @@ class AttentionCall:
 
         With the bias ``β_j = m c_j`` it is ``q' = [q, m / scale]``, ``k' = [k, c]``, so that ``scale · q'·k'`` is the
         score with its bias. Heads that share keys have one c, with an m each; where they have none, keys and values are
-        repeated. RoPE does not turn the coordinate. Another bias, and one beside a cap, stays.
+        repeated. RoPE does not turn the coordinate. Another bias, and one beside a cap, stays. Of one query every bias
+        is one of keys, so that of the only query stays too, unless it grows by equal steps, as ALiBi does.
         """
         if self.bias is None or self.bias.shape[2] > 1 or self.softcap is not None:
+            return self
+        if self.q.shape[2] == 1 and not self._by_steps(self.bias):
             return self
         (b, h, _, _), h_kv = self.q.shape, self.kv_heads
         bias = self.bias.to(self.k).expand(b, h, 1, -1)[:, :, 0].unflatten(1, (h_kv, -1))  # (b, h_kv, group, n_k)
@@ -220,6 +224,23 @@ class AttentionCall:
         queries = None if self.all_queries is None else longer(self.all_queries)
         k = torch.cat([k, common[..., None].to(k)], -1)
         return replace(self, q=longer(self.q), k=k, v=v, bias=None, all_queries=queries, rope=None)
+
+    def _by_steps(self, bias: Tensor) -> bool:
+        """Whether biases (b, h, 1, n_k) grow by equal steps over the visible keys, but for the rounding of bfloat16."""
+        seen = torch.ones_like(bias, dtype=torch.bool) if self.visible is None else self.visible
+        last = seen.shape[3] - 1 - seen.flip(3).byte().argmax(3, keepdim=True)
+        first = seen.byte().argmax(3, keepdim=True)
+        ends = [bias.gather(3, end.expand(len(bias), bias.shape[1], 1, 1)) for end in (first, last)]
+        place = (torch.arange(seen.shape[3], device=bias.device) - first) / (last - first).clamp(min=1)
+        gap = (bias - ends[0] - place * (ends[1] - ends[0])).abs().masked_fill(~seen, 0)
+        return bool(gap.amax() <= torch.finfo(torch.bfloat16).eps * bias.abs().amax())
+
+    def plain(self) -> AttentionCall:
+        """The call without its bias and cap: softmax of ``scale · Q Kᵀ`` over the visible keys.
+
+        The model's own output and residual stream are not those of this attention, so it has none of them.
+        """
+        return replace(self, bias=None, softcap=None, exact=None, own=None, block=None)
 
     def without_end(self) -> AttentionCall:
         """The call without padding behind the tokens of all rows, which some models add to a text themselves."""
@@ -335,7 +356,9 @@ def exact_rows(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, float]:
-    """Exact attention of the given queries over all keys, (b, n_q, h, p_v), and the largest |score|.
+    """Exact attention of the given queries over all keys, (b, n_q, h, p_v), and the largest |score| of a key.
+
+    With a bias it is also the largest with its bias among keys that have a weight. Its size decides the rounding.
 
     ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. Q is (b, h, n_q, p), K and V are
     (b, h_kv, n_k, ·). The output of a query without visible keys is 0.
@@ -354,6 +377,10 @@ def exact_rows(
         sink = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : k.shape[-2]]
+    if bias is not None:
+        sizes = scores[..., : k.shape[-2]].detach().abs().masked_fill(weights.detach() == 0, 0)
+        sizes = sizes if hidden is None else sizes.masked_fill(hidden, 0)
+        largest = max(largest, float(sizes.amax()))
     if hidden is not None and (bias is not None or bool(hidden.all(-1).any())):  # else they have no weight
         weights = weights.masked_fill(hidden, 0.0)
     return unfolded(folded(weights, kv_heads) @ v, heads).transpose(1, 2), largest
@@ -361,7 +388,13 @@ def exact_rows(
 
 def blocks(q: Tensor, k: Tensor, bytes_each: int = 4) -> Iterator[tuple[int, int]]:
     """Yields ``(start, stop)`` of blocks of query rows, of at most `BLOCK_BYTES` of scores."""
-    row = q.shape[0] * q.shape[1] * k.shape[2] * bytes_each
-    step = max(1, (1 if q.device.type == "cpu" else 2) * BLOCK_BYTES // row)
-    for start in range(0, q.shape[2], step):
-        yield start, min(start + step, q.shape[2])
+    return row_blocks(q[..., :1].expand(*q.shape[:3], k.shape[2]), bytes_each)
+
+
+def row_blocks(scores: Tensor, bytes_each: int = 8) -> Iterator[tuple[int, int]]:
+    """Yields ``(start, stop)`` of blocks of rows of scores (…, n_q, n_k), of at most `BLOCK_BYTES`."""
+    *heads, n_q, n_k = scores.shape
+    row = prod(heads) * n_k * bytes_each
+    step = max(1, (1 if scores.device.type == "cpu" else 2) * BLOCK_BYTES // row)
+    for start in range(0, n_q, step):
+        yield start, min(start + step, n_q)

@@ -29,7 +29,7 @@ from .kinds import NAMED, calls_attention, computes_attention
 from .masks import Added, Pattern, added, cleared, lowest, pattern_of, split_mask
 from .products import NotSoftmax, Seen, Watch
 from .standins import EXACT, Exact
-from .weightless import but_itself, hide_weightless, of_keys
+from .weightless import HIDDEN, but_itself, hide_weightless, of_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,6 +67,8 @@ def switched(model: PreTrainedModel, name: str, called: str | None = None) -> It
     kinds = {type(module) for module in model.modules()}
     by_code = any(map(computes_attention, kinds))
     if any(map(calls_attention, kinds)) or not by_code:
+        if not hasattr(model, "set_attn_implementation"):  # no model of transformers
+            raise bypassed(model, called)
         with quiet():
             try:
                 model.set_attn_implementation(name)
@@ -74,12 +76,12 @@ def switched(model: PreTrainedModel, name: str, called: str | None = None) -> It
                 _restore(before)
                 raise bypassed(model, called) from error
     try:
-        if model.config._attn_implementation != name and not by_code:
+        if not by_code and model.config._attn_implementation != name:
             raise bypassed(model, called)
 
         def own(module: nn.Module) -> str:
-            config = getattr(module, "config", model.config)
-            return before[id(config) if id(config) in before else id(model.config)][1]
+            configs = (getattr(of, "config", None) for of in (module, model))
+            return next((before[id(config)][1] for config in configs if id(config) in before), "")
 
         with _by_code(model, _functions[name]) if by_code else nullcontext():
             yield own
@@ -112,11 +114,14 @@ def _by_code(model: nn.Module, function: Callable[..., tuple[Tensor, None]]) -> 
         module.forward = forward
         wrapped.append(module)
 
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers would not call their attention
     try:
         for module in list(model.modules()):
             wrap(module)
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module in wrapped:
             unwrapped(module)
 
@@ -142,6 +147,9 @@ def _of_code(
 
     given = signature(own).bind_partial(*args, **kwargs).arguments
     cross = any(STATES.search(name) and isinstance(x, Tensor) for name, x in given.items())
+    if isinstance(module, nn.MultiheadAttention):
+        more = module.bias_k is not None or module.add_zero_attn  # a key beside those of the tokens
+        cross = more or not _same_tokens(given["query"], given["key"])
 
     def attend(seen: Seen, own: Tensor | None = None) -> Tensor:
         computed = Computed(seen.output, seen.coarse, own, cross)
@@ -157,6 +165,11 @@ def _of_code(
         if watch.found:  # what was seen is only a part of what it computes
             raise SourceError(f"{type(module).__name__} computes attention by code of its own, and {why}")
     return result
+
+
+def _same_tokens(x: Tensor, y: Tensor) -> bool:
+    """Whether two hidden states are one tensor, or the same part of one."""
+    return (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride())
 
 
 def _beside(
@@ -349,10 +362,7 @@ def call_of(
         bias = position if bias is None else bias + position
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if bias is not None:
-        seen, bias = hide_weightless(visible, bias, query, key, scale, softcap)
-        pattern = pattern if seen is visible else pattern_of(seen, stated)
-        visible, pattern, bias = but_itself(seen, pattern, bias, query.dtype)
-        bias = None if bias is None else of_keys(bias, visible)
+        visible, pattern, bias = _hidden_or_biased(visible, pattern, bias, (query, key, scale, softcap), stated)
     sinks = extras.get("s_aux")
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
     sinks = None if sinks is None else sinks.clone()  # a parameter moves with its model, and training changes it
@@ -376,6 +386,27 @@ def call_of(
         captured="interface" if computed is None else "code" if computed.own is None else "exact form",
         layer=place.layer,
     )
+
+
+def _hidden_or_biased(
+    visible: Tensor | None, pattern: Pattern, bias: Tensor, scores: tuple[Tensor, Tensor, float, Any], cross: bool
+) -> tuple[Tensor | None, Pattern, Tensor | None]:
+    """What each query sees, its pattern, and the bias, of keys if it can be; keys without weight are hidden.
+
+    ALiBi leaves the first keys of a long text no weight in some heads. They are not hidden, because no pattern is then
+    that of all heads.
+
+    Args:
+        scores: Q, K, the scale and the cap.
+    """
+    seen, rest = hide_weightless(visible, bias, *scores)
+    found = pattern if seen is visible else pattern_of(seen, cross)
+    if pattern.regular and not found.regular:
+        keys = of_keys(bias, visible)
+        if keys is not None and keys.shape[2] == 1 and float(keys.abs().amax()) < HIDDEN:
+            return visible, pattern, keys
+    seen, found, rest = but_itself(seen, found, rest, scores[0].dtype)
+    return seen, found, None if rest is None else of_keys(rest, seen)
 
 
 @dataclass

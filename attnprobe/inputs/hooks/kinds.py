@@ -9,7 +9,9 @@ from functools import cache
 from torch import nn
 
 NAMED = re.compile(r"att(entio)?n", re.IGNORECASE)  # in the name of a class
-SOFTMAX = re.compile(r"\b(softmax|logsumexp|scaled_dot_product_attention)\(", re.IGNORECASE)
+SOFTMAX = re.compile(
+    r"\b(softmax|logsumexp|scaled_dot_product_attention|multi_head_attention_forward)\(", re.IGNORECASE
+)
 
 
 @cache
@@ -22,10 +24,13 @@ def calls_attention(kind: type[nn.Module]) -> bool:
 def computes_attention(kind: type[nn.Module]) -> bool:
     """Whether a class of modules that is named for attention takes a softmax itself, and does not call the interface.
 
-    What it computes is shown by its forward, see `attnprobe.inputs.hooks.products`.
+    torch's own `MultiheadAttention` is one. What it computes is shown by its forward, see
+    `attnprobe.inputs.hooks.products`.
     """
     if not NAMED.search(kind.__name__) or calls_attention(kind):
         return False
+    if issubclass(kind, nn.MultiheadAttention):
+        return True
     own = [base for base in kind.__mro__ if issubclass(base, nn.Module) and not base.__module__.startswith("torch.")]
     return any(SOFTMAX.search(_source(base)) for base in own if NAMED.search(base.__name__))
 

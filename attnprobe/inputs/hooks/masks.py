@@ -113,8 +113,9 @@ def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor
     if mask is None:
         return None, None
     visible = mask > lowest(mask.dtype) / 2
-    bias = None if torch.equal(visible, mask == 0) else mask.masked_fill(~visible, 0)
-    return of_all(visible, sizes), bias
+    if torch.equal(visible, mask == 0):
+        return of_all(visible, sizes), None
+    return of_all(visible, sizes), mask if bool(visible.all()) else mask.masked_fill(~visible, 0)
 
 
 def of_all(visible: Tensor, sizes: tuple[int, int, int]) -> Tensor | None:

@@ -130,7 +130,7 @@ def _counted(numbering: Numbering) -> Iterator[Numbering]:
     hooks: list[Any] = []
     try:
         for module in numbering.model.modules():
-            if hasattr(module, "set_attn_implementation"):
+            if module is numbering.model or hasattr(module, "set_attn_implementation"):
                 hooks.append(module.register_forward_pre_hook(numbering.begin))
                 hooks.append(module.register_forward_hook(numbering.end, always_call=True))
             if attends(type(module)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,12 +21,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .call import row_blocks
 from .masks import lowest
 
 SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 LOG_SUM = (torch.logsumexp, Tensor.logsumexp)
 MATMUL = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 BADDBMM = (torch.baddbmm, Tensor.baddbmm)
+#: torch's multi-head attention, whose steps a mode sees: the original hands itself to the mode as one function
+MULTI_HEAD = FunctionType(
+    functional.multi_head_attention_forward.__code__,
+    {**vars(functional), "has_torch_function": lambda tensors: False},
+    argdefs=functional.multi_head_attention_forward.__defaults__,
+)
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # attributes with h, where b·h is one axis
 ROUNDINGS = 32  # of the scores, by which S - S₀ may differ from a multiple of the product
 NO_WEIGHT = -745.0  # exp of a lower number is 0 in float64
@@ -66,9 +74,15 @@ class Product:
     y: Tensor
     back: Callable[[Tensor], Tensor] = field(default=lambda out: out)
 
-    def matrix(self) -> Tensor:
-        """``x y``, (…, i, j)."""
-        return self.x @ self.y
+    @property
+    def shape(self) -> torch.Size:
+        """That of ``x y``, (…, i, j)."""
+        batch = torch.broadcast_shapes(self.x.shape[:-2], self.y.shape[:-2])
+        return torch.Size((*batch, self.x.shape[-2], self.y.shape[-1]))
+
+    def matrix(self, rows: slice = slice(None)) -> Tensor:
+        """Some rows of ``x y``, (…, i, j)."""
+        return self.x[..., rows, :] @ self.y
 
 
 class Watch(TorchFunctionMode):
@@ -100,6 +114,9 @@ class Watch(TorchFunctionMode):
         """The result of a function, with what the mode knows of it."""
         if func is functional.scaled_dot_product_attention:
             return self._fused(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            with self:
+                return MULTI_HEAD(*args, **kwargs)
         if func in SOFTMAX or func in LOG_SUM:
             out = func(*args, **kwargs)
             self._softmax(func in LOG_SUM, out, *args, **kwargs)
@@ -210,26 +227,30 @@ class Watch(TorchFunctionMode):
         return terms, rest
 
     def _factor(self, factors: Product, scores: Tensor, without: Tensor) -> float | None:
-        """f, if ``scores - without`` is f times a product wherever a key has weight; None if it is not."""
-        product, scores, without = factors.matrix().detach(), scores.detach(), without.detach()
-        if product.numel() != scores.numel() or product.shape[-2:] != scores.shape[-2:]:
+        """f, if ``scores - without`` is f times a product wherever a key has weight; None if it is not.
+
+        It is found in blocks of rows, because all scores in float64 would take many times the memory of the forward.
+        """
+        if factors.shape.numel() != scores.numel() or factors.shape[-2:] != scores.shape[-2:]:
             return None
-        own = product.double().reshape(scores.shape)
-        s, rest = (x.double().clamp(min=lowest(x.dtype)) for x in (scores, without))
-        heavy = (s - s.amax(-1, keepdim=True) > NO_WEIGHT) & (rest > lowest(scores.dtype) / 2)
-        heavy &= heavy.sum(-1, keepdim=True) > 1  # of one key alone any score gives the weight 1
-        size = s.abs() + rest.abs() + 1e-30
-        wide = (own / size).masked_fill(~heavy, 0)
-        if not bool(wide.any()):
+        scores, without = scores.detach(), without.detach()
+        parts = [slice(*part) for part in row_blocks(scores)]
+        both = squares = 0.0
+        for rows in parts:
+            own, difference, size, _ = _compared(factors, scores, without, rows)
+            wide = own / size
+            both += float((wide * (difference / size)).sum())
+            squares += float(wide.square().sum())
+        if not squares:
             return None
-        factor = float((wide * ((s - rest) / size).masked_fill(~heavy, 0)).sum() / wide.square().sum())
-        eps = max(torch.finfo(scores.dtype).eps, torch.finfo(product.dtype).eps)
-        gap = (s - rest - factor * own).abs().masked_fill(~heavy, 0)
-        terms = (
-            factors.x.detach().double().norm(dim=-1)[..., None] * factors.y.detach().double().norm(dim=-2)[..., None, :]
-        )
-        allowed = ROUNDINGS * eps * (size + abs(factor) * terms.expand(product.shape).reshape(scores.shape))
-        return factor if factor and bool((gap <= allowed).all()) else None
+        factor = both / squares
+        eps = max(torch.finfo(scores.dtype).eps, torch.finfo(factors.x.dtype).eps)
+        for rows in parts:
+            own, difference, size, terms = _compared(factors, scores, without, rows)
+            allowed = ROUNDINGS * eps * (size + abs(factor) * terms)
+            if not bool(((difference - factor * own).abs() <= allowed).all()):
+                return None
+        return factor or None
 
     def _sizes(self, *tensors: Tensor) -> tuple[int, int]:
         """b and h, from a tensor (b, h, ·, ·), else from the module."""
@@ -267,6 +288,21 @@ class Watch(TorchFunctionMode):
         factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
         seen = _seen(query, key, value, factor, mask, out.transpose(1, 2), coarse=False)
         return self.answer(seen).to(out).transpose(1, 2)
+
+
+def _compared(factors: Product, scores: Tensor, without: Tensor, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Some rows of a product, of the scores less those without it, of their sizes, and of the products of norms.
+
+    All are float64, (…, rows, n_k). The first two are 0 where the key has no weight, or is the only one that has.
+    """
+    s, rest = (x[..., rows, :].double().clamp(min=lowest(x.dtype)) for x in (scores, without))
+    own = factors.matrix(rows).detach().double().reshape(s.shape)
+    heavy = (s - s.amax(-1, keepdim=True) > NO_WEIGHT) & (rest > lowest(scores.dtype) / 2)
+    heavy &= heavy.sum(-1, keepdim=True) > 1  # of one key alone any score gives the weight 1
+    x, y = factors.x[..., rows, :].detach().double(), factors.y.detach().double()
+    terms = (x.norm(dim=-1)[..., None] * y.norm(dim=-2)[..., None, :]).expand(*factors.shape[:-2], -1, -1)
+    size = s.abs() + rest.abs() + 1e-30
+    return own.masked_fill(~heavy, 0), (s - rest).masked_fill(~heavy, 0), size, terms.reshape(s.shape)
 
 
 def _paired(out: Any, shadows: Mapping[int, Any]) -> list[tuple[Tensor, dict[int, Tensor]]]:
@@ -337,12 +373,20 @@ def _seen(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, ou
     every = _equal_heads(k, v)
     k, v = k[:, ::every], v[:, ::every]
     if mask is not None:
-        mask = mask.clamp(min=lowest(mask.dtype)).to(wide)
-        for axis in range(mask.dim() - 2):
-            if mask.shape[axis] > 1 and torch.equal(mask, mask.narrow(axis, 0, 1).expand_as(mask)):
-                mask = mask.narrow(axis, 0, 1)
+        mask = _once(mask)
+        if not bool(mask.amin() >= lowest(mask.dtype)):
+            mask = _once(mask.clamp(min=lowest(mask.dtype)))
+        mask = mask.to(wide)
         mask = mask if bool(mask.any()) else None
     return Seen(q, k, v, scale, mask, output, coarse)
+
+
+def _once(mask: Tensor) -> Tensor:
+    """A mask (b, h, n_q, n_k) without the axes of texts and heads along which it repeats itself."""
+    for axis in range(mask.dim() - 2):
+        if mask.shape[axis] > 1 and torch.equal(mask, mask.narrow(axis, 0, 1).expand_as(mask)):
+            mask = mask.narrow(axis, 0, 1)
+    return mask
 
 
 def _equal_heads(k: Tensor, v: Tensor) -> int:

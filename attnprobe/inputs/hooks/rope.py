@@ -70,7 +70,7 @@ def rope_of(known: Mapping[str, Rope], call: AttentionCall) -> Angles | None:
 
 def _ropes(model: PreTrainedModel) -> dict[str, Rope]:
     found: dict[str, Rope] = {}
-    if model.main_input_name != "input_ids":
+    if getattr(model, "main_input_name", None) != "input_ids":
         return found
     put(NAME, _attention)
     with quiet(), torch.no_grad():

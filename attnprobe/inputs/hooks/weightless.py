@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...operators.groups import folded, unfolded
 from ...operators.terms import Terms
-from .call import blocks, rows_of
+from .call import blocks, row_blocks, rows_of
 from .masks import Pattern, of_all, pattern_of
 
 ROUNDING = 16  # roundings of the largest bias, by which rows of one bias may differ
@@ -36,7 +36,7 @@ def hide_weightless(
     """
     shown = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
     top = shown.amax(-1, keepdim=True)
-    below = (shown - top).double()
+    below = shown - top
     longest = float(q.detach().norm(dim=-1).amax()) * float(k.detach().norm(dim=-1).amax())
     apart = 2 * abs(scale) * longest  # no two scores of a row differ by more
     apart = apart if softcap is None else min(apart, 2 * softcap)
@@ -72,9 +72,13 @@ def of_keys(bias: Tensor, visible: Tensor | None) -> Tensor | None:
     own = seen.byte().argmax(-1, keepdim=True)  # the first key of each row
     of_key = last - last.gather(-1, first)  # (b, h, 1, n_k)
     of_row = bias.gather(-1, own) - of_key.expand_as(bias).gather(-1, own)
-    size = bias.abs().masked_fill(~seen, 0).amax()
-    gap = (bias - of_key - of_row).abs().masked_fill(~seen, 0).amax()
-    if not bool(gap <= ROUNDING * torch.finfo(bias.dtype).eps * size):
+    sizes, gaps = [], []
+    for start, stop in row_blocks(bias):
+        rows = slice(start, stop)
+        part, unseen = bias[:, :, rows], ~seen[:, :, rows]
+        sizes.append(part.abs().masked_fill_(unseen, 0).amax())
+        gaps.append((part - of_key - of_row[:, :, rows]).abs_().masked_fill_(unseen, 0).amax())
+    if not bool(torch.stack(gaps).amax() <= ROUNDING * torch.finfo(bias.dtype).eps * torch.stack(sizes).amax()):
         return bias
     of_key = of_key.masked_fill(~seen.any(2, keepdim=True), 0)
     return of_key if bool(of_key.any()) else None

@@ -60,8 +60,6 @@ class Steps:
     def of(cls, call: AttentionCall, row: int, prompt: int) -> Steps:
         """The steps of one row."""
         qkv = call.qkv(row)
-        if qkv.terms is not None:
-            raise Unsupported(f"{call.module}: scores have {qkv.terms}, and decoding with a cache has no form for it")
         if call.local:
             raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
         return cls(call.layer, call.number, row, qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32)), prompt)
@@ -69,15 +67,15 @@ class Steps:
     @cached_property
     def whole(self) -> Part:
         """Exact attention over the prompt."""
-        return _joined(_scores(self.qkv, self.k), self.v)
+        return _joined(_scores(self.qkv, slice(None, self.prompt)), self.v)
 
     @cached_property
     def new(self) -> Part:
         """Causal attention over the tokens after the prompt."""
-        k, v = self.qkv.shared_k[:, self.prompt :], self.qkv.shared_v[:, self.prompt :]
-        place = torch.arange(k.shape[1], device=k.device)
+        v = self.qkv.shared_v[:, self.prompt :]
+        place = torch.arange(v.shape[1], device=v.device)
         later = place > self.qkv.query_positions[:, None] - self.prompt  # (n_q, new)
-        return _joined(_scores(self.qkv, k).masked_fill(later, float("-inf")), v)
+        return _joined(_scores(self.qkv, slice(self.prompt, None)).masked_fill(later, float("-inf")), v)
 
     @property
     def k(self) -> Tensor:
@@ -180,6 +178,11 @@ class PromptPolicy:
     def _kept_part(self, steps: Steps, d: int | None) -> _Kept:
         if self.method.compress is None:
             return _Kept(steps.whole) if self._reads_all(d) else self._read(steps, d)
+        if steps.qkv.bias is not None:
+            raise Unsupported(
+                f"{self.method.name} chooses keys of a prompt once by its queries, and scores have {steps.qkv.terms}, "
+                "of each query its own; choose a method that reads the prompt at each step, such as topk"
+            )
         place = steps.layer, steps.row, d
         if place not in self.kept:
             assert d is not None and self.text is not None  # methods that compress have a budget
@@ -192,7 +195,9 @@ class PromptPolicy:
             return _Kept(steps.whole)  # not by other products, whose rounding would be lost mass
         else:
             k, v = (tokens(x, index) for x in (qkv.shared_k, qkv.shared_v))
-        part = _joined((qkv.scale * (qkv.q @ k.mT)).masked_fill((index < 0)[:, None], float("-inf")), v)
+        scores = qkv.scale * (qkv.q @ k.mT)
+        scores = scores if qkv.terms is None else qkv.terms.capped(scores)
+        part = _joined(scores.masked_fill((index < 0)[:, None], float("-inf")), v)
         return _Kept(part, False, index[:, None])
 
     def _reads_all(self, d: int | None) -> bool:
@@ -215,6 +220,7 @@ class PromptPolicy:
             positions=torch.full((qkv.n_q,), self.prompt - 1, device=qkv.device),
             sink_logits=None,
             all_queries=None,
+            bias=None if qkv.bias is None else qkv.bias[..., : self.prompt],
             label={**qkv.label, "step": int(qkv.query_positions[0]) - self.prompt},
         )
         back = {"causal": True} if "causal" in self.method.options else {}  # a window looks back
@@ -286,6 +292,7 @@ def prompt_text(qkv: QKV, prompt: int) -> QKV:
         causal=True,
         positions=torch.tensor([prompt], device=qkv.device),
         all_queries=queries,
+        softcap=qkv.softcap,
     )
 
 
@@ -327,8 +334,10 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     return None
 
 
-def _scores(qkv: QKV, k: Tensor) -> Tensor:
-    return qkv.scale * unfolded(folded(qkv.q[None], qkv.kv_heads) @ k[None].mT, qkv.h)[0]
+def _scores(qkv: QKV, keys: slice) -> Tensor:
+    """The scores of some keys with their cap and bias, (h, n_q, keys)."""
+    scores = qkv.scale * unfolded(folded(qkv.q[None], qkv.kv_heads) @ qkv.shared_k[None, :, keys].mT, qkv.h)[0]
+    return scores if qkv.terms is None else qkv.terms.of(keys=keys).applied(scores)
 
 
 def _joined(scores: Tensor, v: Tensor) -> Part:

@@ -9,6 +9,7 @@ from typing import Any
 from ...grammar.lists import (
     DTYPES,
     POSITIONS,
+    SCORES,
     SPLITS,
     WEIGHTS,
     either,
@@ -148,7 +149,7 @@ class WeightsWords:
 
 
 # options that have an effect only where a model reads a text
-READING = (*(option.name for option in options_of(Reading)), "weights", "positions")
+READING = (*(option.name for option in options_of(Reading)), "weights", "positions", "scores")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +161,12 @@ class Tensors:
         f"Beyond the model's positions: {either(POSITIONS)}.",
         metavar="HOW",
         among=POSITIONS,
+    )
+    scores: str = of_source(
+        "model",
+        "plain: without the bias and the cap of a model's scores.",
+        metavar="|".join(SCORES),
+        among=SCORES,
     )
     qkv: str | None = of_source(
         None,

@@ -27,7 +27,8 @@ PAIR = [PADDED] * 2 + ["causal", "padding, cross"] * 2
 KINDS = {
     **dict.fromkeys(("BERT", "RoBERTa", "XLM-R", "ELECTRA", "ALBERT", "DistilBERT", "EuroBERT"), [PADDED]),
     **dict.fromkeys(("GPT-2", "GPT-NeoX", "OPT", "Llama", "Phi-3", "OLMo-2", "Qwen2", "Qwen3", "Gemma"), [CAUSAL]),
-    **dict.fromkeys(("ViT", "DeiT", "DINOv2", "CLIP (vision)", "SigLIP (vision)"), ["full"]),
+    **dict.fromkeys(("ViT", "DeiT", "DINOv2", "CLIP (vision)"), ["full"]),
+    "SigLIP (vision)": ["full", "full", "full, cross"],  # a query pools the tokens
     **dict.fromkeys(("BART", "mBART"), PAIR),
     "BERT decoder": ["causal", "padding, cross"] * 2,
     "ModernBERT": [PADDED, *["sliding-window (9) with padding"] * 2, PADDED],

@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from attnprobe import capture, injected
-from attnprobe.errors import SourceError
+from attnprobe.errors import SourceError, Unsupported
 from attnprobe.inputs.hooks.call import exact_rows
 from attnprobe.inputs.hooks.products import Seen, Watch
+from attnprobe.reference import exact_output
 
 B, H, N, P = 2, 3, 11, 4
 
@@ -279,3 +280,68 @@ def test_a_module_with_more_attention_than_was_seen_is_refused(built):
     targets[:, 0, -1] = 1
     with pytest.raises(SourceError, match="XLNetRelativeAttention computes .* and it takes more than one softmax"):
         capture(model, {**batch, "perm_mask": torch.zeros(2, n, n), "target_mapping": targets})
+
+
+@torch.no_grad()
+def test_a_padded_xlnet_is_exact_and_other_methods_are_refused(built):
+    """Its padded tokens see themselves, which no padding mask says. The text alone has no such tokens."""
+    model, batch = built("XLNet")
+    own = model(**batch).last_hidden_state
+    call = next(iter(capture(model, batch).values()))
+    with pytest.raises(Unsupported, match="custom attention is not supported"):
+        call.qkv(1)
+    with injected(model, "softmax"):
+        torch.testing.assert_close(model(**batch).last_hidden_state, own, rtol=0, atol=1e-5)
+    says = "custom attention is not supported, which topk does not support"
+    with pytest.raises(Unsupported, match=says), injected(model, "topk", d=4):
+        model(**batch)
+    alone = tiny_models.inputs(model, padded=False)
+    with injected(model, "topk", d=tiny_models.N):
+        changed = model(**alone).last_hidden_state
+    torch.testing.assert_close(changed, model(**alone).last_hidden_state, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_two_streams_of_an_xlnet_are_refused_and_its_memory_is_not(built):
+    model, batch = built("XLNet")
+    ids = batch["input_ids"]
+    tokens = ids.shape[1]
+    targets = {
+        "perm_mask": torch.zeros(2, tokens, tokens),
+        "target_mapping": torch.eye(tokens)[None, :2].expand(2, -1, -1),
+    }
+    with pytest.raises(SourceError, match="it takes more than one softmax$"):
+        capture(model, {"input_ids": ids, **targets})
+    memory = model(ids[:, :10], use_mems=True).mems
+    for call in capture(model, {"input_ids": ids[:, 10:], "mems": memory}).values():
+        assert call.delta < 1e-6 and call.k.shape[2] == tokens and call.q.shape[2] == tokens - 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_compared_in_blocks_of_rows(kind, monkeypatch):
+    module = SelfAttention(KINDS[kind]).double()
+    (whole,), _, _ = seen_in(module, states())
+    monkeypatch.setattr("attnprobe.inputs.hooks.call.BLOCK_BYTES", 1)
+    (seen,), watch, out = seen_in(module, states())
+    assert watch.why() is None and seen.scale == pytest.approx(whole.scale, rel=1e-12)
+    torch.testing.assert_close(rebuilt(seen), out, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_long_alibi_is_a_bias_of_keys_though_it_leaves_the_first_ones_no_weight():
+    """In one head, whose biases grow by a half with each token; a float32 score of 800 has an error of 3e-5."""
+    from transformers import BloomConfig, BloomModel
+
+    torch.manual_seed(0)
+    model = BloomModel(BloomConfig(vocab_size=9, hidden_size=16, n_layer=1, n_head=8)).eval()
+    [call] = capture(model, {"input_ids": torch.randint(9, (1, 1600))}).values()
+    assert str(call.pattern) == "causal" and call.extras() == ["key bias"] and float(call.bias.amax()) > 790
+    qkv = call.qkv()
+    assert qkv.terms is None
+    torch.testing.assert_close(exact_output(qkv).mT[0], call.output()[0, :, 0].mT, rtol=0, atol=1e-6)
+
+
+def test_a_bias_of_keys_without_weight_rounds_no_score():
+    q = k = v = torch.ones(1, 1, 2, 1, dtype=torch.float64)
+    bias = torch.tensor([[0.0, -2000.0], [5.0, 3.0]], dtype=torch.float64)[None, None]
+    assert exact_rows(q, k, v, 2.0, bias=bias)[1] == 7.0

@@ -19,8 +19,9 @@ from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import QKV, capture
-from attnprobe.errors import SourceError, UsageError
+from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.frame.records.read import read_records
+from attnprobe.inject import attention_by
 from attnprobe.machine.timings import Timings
 from attnprobe.measure.inject import InjectRequest, _budgets, measure_drift
 from attnprobe.measure.inject.allocation import head_errors, lava_budgets, planned_budgets
@@ -42,10 +43,14 @@ SAME = 5e-6  # relative, in float32, over a few layers
 def models(tmp_path_factory):
     """A GPT-2, a Llama whose four heads share two KV heads, and a Gemma of which one layer is global.
 
+    All layers of the Gemma 2 are global, with scores capped at 1.
+
     The blocks of the GPT-NeoX add attention and the MLP at once, so none is verified. The GPT-OSS has sinks, and the
     last Llama no head.
     """
     from transformers import (
+        Gemma2Config,
+        Gemma2ForCausalLM,
         Gemma3ForCausalLM,
         Gemma3TextConfig,
         GPT2Config,
@@ -64,12 +69,14 @@ def models(tmp_path_factory):
     llama |= {"intermediate_size": 48, "max_position_embeddings": 64}
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
     gemma = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 7, "layer_types": kinds}
+    capped = {"head_dim": 8, "attn_logit_softcapping": 1.0, "layer_types": ["full_attention"] * LAYERS}
     oss = {"head_dim": 8, "sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 1}
     gpt2 = {"n_embd": 32, "n_layer": LAYERS, "n_head": 4, "n_positions": 64}
     makers = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**sizes, **gpt2)),
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)),
         "gemma": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **llama, **gemma)),
+        "capped": lambda: Gemma2ForCausalLM(Gemma2Config(**sizes, **llama, **capped)),
         "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, **llama)),
         "oss": lambda: with_sinks(GptOssForCausalLM(GptOssConfig(**sizes, **llama, **oss))),
         "bare": lambda: LlamaModel(LlamaConfig(**sizes, **llama)),
@@ -176,7 +183,7 @@ POLICIES = {
 }
 
 
-CROPPED = [(model, method) for model in ("llama", "gemma") for method in POLICIES]
+CROPPED = [(model, method) for model in ("llama", "gemma", "capped") for method in POLICIES]
 CROPPED.remove(("gemma", "knorm"))  # the norms behind its k-norm are equal
 
 
@@ -205,14 +212,17 @@ def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, model, metho
     assert abs(metrics(record)["loss_change"]) > 1e-3
 
 
-def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models, text):
+@pytest.mark.parametrize("model", ["llama", "capped"])
+def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models, text, model):
     """In the last layer, where no earlier change moves the queries: a dense mask on the model's own scores."""
     last = LAYERS - 1
-    [record] = ask(layer=(last,))
-    ids, whole = ids_of(text), opened(models["llama"])
+    [record] = ask(model, layer=(last,))
+    ids, whole = ids_of(text), opened(models[model])
     [call] = [call for call in capture(whole, {"input_ids": ids}, last).values() if call.number == last]
     q, k = call.q[0, :, PREFIX : N - 1].double(), call.k[0].double().repeat_interleave(2, 0)[:, : N - 1]
     scores = call.scale * q @ k.mT
+    assert call.softcap == (1.0 if model == "capped" else None)
+    scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     place = torch.arange(N - 1)
     scores = scores.masked_fill(place > torch.arange(PREFIX, N - 1)[:, None], -torch.inf)
     exact = scores.softmax(-1)
@@ -894,3 +904,44 @@ def test_exact_attention_has_its_own_loss_and_all_bytes(ask, models, text, tmp_p
     assert found["cache_bytes"] == found["read_bytes"] == LAYERS * 2 * 8 * 2 * 2 * PREFIX
     assert found["first_divergence"] == N - 1 - PREFIX and found["greedy_match"] == GREEDY
     assert steps(exact)["loss"] == pytest.approx(steps(cell)["loss_own"]) and not local(exact)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("method, d", [("topk", PREFIX), ("window", 2 * PREFIX), ("softmax", None)])
+def test_a_bias_of_each_query_reaches_the_steps_of_a_t5(method, d, at_once):
+    """All tokens of the prompt, joined to the new ones, give what the model gives; fewer do not."""
+    import tiny_models
+
+    model = tiny_models.build("T5").double()
+    batch = tiny_models.inputs(model, padded=False)
+    ids = batch["decoder_input_ids"]
+    with torch.no_grad():
+        states = model.encoder(input_ids=batch["input_ids"])
+        own = model(encoder_outputs=states, decoder_input_ids=ids, use_cache=False).last_hidden_state[:, PREFIX:]
+        for keys in (d, 5):
+            policy = PromptPolicy(get(method), None if d is None else keys, 0, {}, PREFIX, lambda layer, row: None)
+            cache = model(encoder_outputs=states, decoder_input_ids=ids[:, :PREFIX], use_cache=True).past_key_values
+            parts = []
+            with attention_by(model, policy, "decoder.*.SelfAttention"):
+                for part in ids[:, PREFIX:].split(ids.shape[1] if at_once else 1, 1):
+                    given = {"decoder_input_ids": part, "past_key_values": cache}
+                    parts.append(model(encoder_outputs=states, **given).last_hidden_state)
+            apart = float((torch.cat(parts, 1) - own).norm() / own.norm())
+            assert apart < 1e-9 if keys == d else apart > 1e-4
+            if d is None:
+                break
+
+
+@pytest.mark.parametrize("method", ["h2o", "performer-relu"])
+def test_a_bias_of_each_query_has_no_form_where_a_prompt_is_compressed_once(method):
+    import tiny_models
+
+    model = tiny_models.build("T5")
+    batch = tiny_models.inputs(model, padded=False)
+    policy = PromptPolicy(get(method), 4, 0, {}, PREFIX, lambda layer, row: None)
+    says = "chooses keys of a prompt once by its queries" if method == "h2o" else "has no form for it"
+    cache = model(**batch | {"decoder_input_ids": batch["decoder_input_ids"][:, :PREFIX]}).past_key_values
+    for steps_at_once in (1, 2):
+        part = batch["decoder_input_ids"][:, PREFIX : PREFIX + steps_at_once]
+        with pytest.raises(Unsupported, match=says), attention_by(model, policy, "decoder.*.SelfAttention"):
+            model(**batch | {"decoder_input_ids": part}, past_key_values=cache)
