@@ -22,6 +22,7 @@ EQUAL = 1e-6  # a smaller relative difference comes from sums in another order
 AT_ONCE = 2**19  # exchanged values that are computed at once, so that they stay in the cache
 Statistic = Callable[..., Any]
 Interval = tuple[float, float]
+Values = Sequence[float] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Evidence:
 
 
 def of_heads(
-    x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean, pairs: Sequence[Any] | None = None
+    x: Values, y: Values, statistic: Statistic = np.mean, pairs: Sequence[Any] | np.ndarray | None = None
 ) -> Evidence:
     """The permutation test of paired values: without a change, the two values of a pair are exchangeable.
 

@@ -370,10 +370,11 @@ def _place(rows: Rows) -> dict[str, Any]:
     import pandas as pd
 
     names = ("name", "method", "target", "n", "d", "weights", "scale_inputs", *TABLE, "options", "reference")
-    first = {name: rows[name].array[0] for name in names if name in rows}
-    fields: dict[str, Any] = {name: None if pd.isna(value := first.get(name)) else value for name in names}
+    first: dict[str, Any] = {name: rows[name].array[0] for name in names if name in rows}
+    fields: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in first.items()}
     # numbers of numpy have no JSON form
     fields = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
+    fields = dict.fromkeys(names) | fields
     layers = sorted(int(layer) for layer in rows["of_layer"].dropna().unique())
     together = bool(rows["together"].any())
     pair = ARROW in str(first["name"])

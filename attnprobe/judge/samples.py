@@ -64,13 +64,13 @@ def paired(a: Rows, b: Rows, other_method: bool) -> Pairing:
     a, b = _filled(a, b), _filled(b, a)
     _, of_a, of_b = _numbered(a, b, UNIT)
     repeated = any(len(np.unique(numbers)) < len(numbers) for numbers in (of_a, of_b))
-    _, *with_seeds = _numbered(a, b, [*UNIT, "seed"])
+    _, seeds_a, seeds_b = _numbered(a, b, [*UNIT, "seed"])
     # a repeat of one method has no partner among those of another, which may draw nothing: their means are paired
-    for kind, numbers in (("cells", with_seeds), ("windows", (of_a, of_b))):
-        in_both = np.intersect1d(*numbers)
-        if len(in_both) and not (kind == "cells" and other_method and repeated):
-            common = (rows[np.isin(of, in_both)] for rows, of in zip((a, b), numbers, strict=True))
-            return Pairing(kind, *common, other_method)
+    for kind, in_a, in_b in (("cells", seeds_a, seeds_b), ("windows", of_a, of_b)):
+        common = np.intersect1d(in_a, in_b)
+        if len(common) and not (kind == "cells" and other_method and repeated):
+            kept = ((a, np.isin(in_a, common)), (b, np.isin(in_b, common)))
+            return Pairing(kind, *(side if of.all() else side[of] for side, of in kept), other_method=other_method)
     return Pairing(None, a, b, other_method)
 
 
@@ -169,16 +169,17 @@ class Units:
             doubtful |= np.bincount(of_rows, side.doubtful, size) > 0
         _, heads = np.unique(np.stack([units["layer"], units["head"]]), axis=1, return_inverse=True)
         counts = np.stack([np.bincount(of_rows, minlength=size) for of_rows in numbers])
-        both = cls(units["window"], heads.reshape(-1), *means, counts, doubtful)
-        return both.take((counts > 0).all(0))
+        both = cls(units["window"], heads.reshape(-1), means[0], means[1], counts, doubtful)
+        return both.take(np.logical_and(counts[0], counts[1]))
 
     def __len__(self) -> int:
         return len(self.window)
 
     def take(self, chosen: np.ndarray) -> Units:
         """The chosen units."""
-        sides = (self.a[chosen], self.b[chosen], self.counts[:, chosen])
-        return Units(self.window[chosen], self.head[chosen], *sides, self.doubtful[chosen])
+        of_units = (self.window, self.head, self.a, self.b)
+        window, head, a, b = (of_unit[chosen] for of_unit in of_units)
+        return Units(window, head, a, b, self.counts[:, chosen], self.doubtful[chosen])
 
     def ends(self, statistic: Statistic) -> list[tuple[float, float]]:
         """The statistics of both sides in each window."""
@@ -205,7 +206,7 @@ def measured(metric: Metric, pairing: Pairing, statistic: str | None = None) -> 
         few, more = int((finite[0] & ~finite[1]).sum()), int((~finite[0] & finite[1]).sum())
     else:
         few, more = _lost(a, b)
-    complete = both.take(finite.all(0))
+    complete = both.take(finite[0] & finite[1])
     evidence = None if len(complete) else Evidence(certain=True)  # without a pair, only lost values tell
     if chosen == SOUND:
         sound = complete.take(~complete.doubtful)
