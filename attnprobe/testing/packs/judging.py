@@ -52,7 +52,7 @@ def read_outputs(path: str | Path, pack: Pack) -> dict[str, Tensor]:
     with opened(path) as file:
         own = (file.metadata() or {}).get("pack")
         if own not in (None, pack.id):
-            raise SourceError(f"{path} has outputs of pack {cut(own)}, not of {pack.id}")
+            raise SourceError(f"{path} has outputs of pack {cut(own)}, not of {pack.id}; run the kernel on this pack")
         names = set(file.keys())
         known = {f"{case.name}.{kind}" for case in pack.cases for kind in ("o", "lse")}
         if strange := sorted(names - known):
@@ -102,18 +102,20 @@ def judged(pack: Pack, outputs: Mapping[str, Tensor]) -> Judged:
 
 
 def _of_case(pack: Pack, case: Case, output: Tensor | None, lse: Tensor | None) -> list[dict[str, Any]]:
-    place = {"case": case.name, "dtype": str(case.dtype).removeprefix("torch."), "n_q": case.q.shape[1]}
-    place |= {"n_k": case.k.shape[1], "p": case.q.shape[2]}
+    facts = {"case": case.name, "dtype": str(case.dtype).removeprefix("torch."), "n_q": case.q.shape[1]}
+    facts |= {"n_k": case.k.shape[1], "p": case.q.shape[2]}
     if output is None:
-        return [{**place, "q_head": head, "verdict": MISSING, "reason": "no output"} for head in range(len(case.q))]
+        return [{**facts, "q_head": head, "verdict": MISSING, "reason": "no output"} for head in range(len(case.q))]
     want = pack.expected[case.name]
-    return [{**place, "q_head": head, **_of_head(case, want, head, output, lse)} for head in range(len(case.q))]
+    return [{**facts, "q_head": head, **_of_head(case, want, head, output, lse)} for head in range(len(case.q))]
 
 
 def _of_head(case: Case, want: Expected, head: int, output: Tensor, lse: Tensor | None) -> dict[str, Any]:
     seen = case.judged
     numbers, exact = output[head, seen].double(), want.output[head, seen]
+    # NaN as an infinite error, so that it is the largest of its row
     error = (numbers - exact).abs().nan_to_num(nan=torch.inf)
+
     excess = (error / want.tolerance[head, seen].clamp(min=torch.finfo(torch.float64).tiny)).amax(-1)
     framework = (want.framework[head, seen] - exact).abs().nan_to_num(nan=torch.inf).max()
     found = {
@@ -125,9 +127,9 @@ def _of_head(case: Case, want: Expected, head: int, output: Tensor, lse: Tensor 
         "worst_row": int(seen.nonzero()[excess.argmax(), 0]),
         "not_finite": int((~numbers.isfinite()).sum()),
     }
-    place = f"head {head}, query {found['worst_row']}"
-    reason = "" if found["excess"] <= 1 else f"error {found['excess']:.3g} times its tolerance: {place}"
-    reason = f"an entry is not finite: {place}" if found["not_finite"] else reason
+    where = f"head {head}, query {found['worst_row']}"
+    reason = "" if found["excess"] <= 1 else f"error {found['excess']:.3g} times its tolerance: {where}"
+    reason = f"an entry is not finite: {where}" if found["not_finite"] else reason
     if lse is not None:
         gap = (lse[head, seen].double() - want.lse[head, seen]).abs().nan_to_num(nan=torch.inf)
         found["lse_excess"] = float((gap / want.lse_tolerance[head, seen]).max())

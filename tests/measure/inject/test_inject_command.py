@@ -645,7 +645,7 @@ def test_mappings_of_budgets_are_by_layer_or_by_head(built):
         return _hidden(tiny_models, model, batch, d)[valid]
 
     torch.testing.assert_close(hidden({0: 8, 1: 8}), hidden(8), rtol=1e-5, atol=1e-5)
-    with pytest.raises(UsageError, match="layer.1.attention.self: no budget is given for layer 1, head 0"):
+    with pytest.raises(UsageError, match="layer.1.attention.self: no budget for layer 1, head 0"):
         hidden({0: 8})
     torch.testing.assert_close(
         hidden({(0, h): 8 for h in range(4)} | {1: None}),
