@@ -100,6 +100,7 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
             result |= _record(search_budgets(self.question, cell.request, inputs, show), inputs)
         except BaseException as error:
             if current:
+                # a search takes many runs; without the note nobody knows which of them failed
                 error.add_note(f"at {current}")
             raise
 

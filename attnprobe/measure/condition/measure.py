@@ -116,6 +116,7 @@ def _cores(
         return approximate(method.entry, x, d, seed=plan.seed, target=plan.target, **options)
 
     approx = run(qkv)
+    # beside the condition numbers, because a small one does not mean a small error
     errors: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
     if "guarded_rows" not in approx.diagnostics:  # a guard replaces bad rows, and there are none to count
         errors[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()

@@ -42,7 +42,7 @@ class TaskSource(ABC):
         name: one of `TASKS`. n, shortest: the most and the fewest tokens of a sequence.
         batch: the number of examples of a batch. rate: the learning rate, by default the paper's.
         classes, vocabulary: the numbers of labels and of tokens. pairs: the number of sequences of an example.
-        facts: everything that determines the batches, for records and titles.
+        facts: everything that determines the batches, for rows and titles.
     """
 
     classes: int
@@ -122,7 +122,7 @@ class _Text(TaskSource):
         chosen = order[: self.batch].tolist()
         texts, labels = self.documents.texts, self.documents.labels
         tokens = (torch.frombuffer(bytearray(texts[i][: self.n]), dtype=torch.uint8).long() for i in chosen)
-        return [Example((each,), labels[i]) for i, each in zip(chosen, tokens, strict=True)]
+        return [Example((of_text,), labels[i]) for i, of_text in zip(chosen, tokens, strict=True)]
 
     def describe(self) -> list[str]:
         facts = self.facts
