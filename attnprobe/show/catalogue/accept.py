@@ -14,6 +14,7 @@ PASSES, MISSING = "passes", "missing"
 
 def _verdict(rows: DataFrame) -> str:
     """The verdict of a case: that of its worst head."""
+    # worst first: one head without output, or one wrong head, decides the case
     verdicts = set(rows["verdict"])
     return next((verdict for verdict in (MISSING, "wrong") if verdict in verdicts), PASSES)
 

@@ -267,11 +267,11 @@ def test_a_budget_of_the_whole_prompt_is_no_test(ask):
     for method in whole:
         name = method.partition(":")[0]
         skipped, few = by[name, PREFIX], by[name, PREFIX - 1]
-        line = f"{name} tests nothing: each head reads all {PREFIX} tokens of the prompt, as exact attention does; choose a"
+        line = f"{name} tests nothing: each head reads all {PREFIX} tokens of the prompt, as exact attention does"
         assert skipped["status"] == "skipped" and skipped["reason"].startswith(line)
         assert few["status"] == "ok" and metrics(few)["kl"] > 0
     assert by["topp", PREFIX]["status"] == by["softmax", None]["status"] == "ok"
-    with pytest.raises(UsageError, match="knorm: no test"):
+    with pytest.raises(UsageError, match="knorm tests nothing"):
         ask(methods=("knorm",), d=(PREFIX,), per_head=True, out="h")
 
 
