@@ -53,7 +53,7 @@ def columns_of(output: Output) -> Sequence[str]:
 
 
 def keep_files(view: Shown, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
-    """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
+    """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the rows.
 
     The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard writes no tables,
     because those in the folder have the rows of all shards.
@@ -96,7 +96,7 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
         yield lost
     except UsageError as error:
         lost.append(str(error))
-        note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the records")
+        note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the rows")
 
 
 def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
@@ -173,6 +173,7 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
     >>> exit_of([{"status": "diverged"}], [], failed=True).exit_code
     1
     """
+    # a skipped cell is no failure: its method has said that it cannot take the setting
     broken = any(record["status"] in ("failed", "diverged") for record in records)
     return click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 

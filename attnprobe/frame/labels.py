@@ -26,7 +26,7 @@ BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "
 
 
 def identity(facts: Mapping[str, Any] | None) -> str:
-    """The identity of a source's tensors as text: its facts, without names of things that other facts hash."""
+    """The identity of a source's tensors as text: its facts, without names whose contents other facts hash."""
     determinants = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
     return json.dumps(determinants, sort_keys=True, default=plain)
 
@@ -37,7 +37,7 @@ def scale_of(facts: Mapping[str, Any] | None) -> float:
 
 
 def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
-    """A short label for each source of the records, by `identity`, in their order; None for a single source.
+    """A short label for each source of the cells, by `identity`, in their order; None for a single source.
 
     The label is the word of ``--weights``, or the name of a Q/K/V file or of a task. Sources with the same word have
     further facts in their labels, until no two labels are equal.
@@ -150,7 +150,7 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def layers_in_words(records: Iterable[Mapping[str, Any]]) -> str:
-    """The layers of records; empty without records."""
+    """The layers of cells; empty without cells."""
     layers = sorted({record["layer"] for record in records})
     return layer_in_words(spans(layers)) if layers else ""
 
@@ -174,6 +174,7 @@ def file_tag(label: str | None) -> str:
     """
     if not label:
         return ""
+    # 60 characters, because a name of a file may have 255 bytes, and labels of several facts are long
     tag = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")[:60]
     digest = hashlib.sha256(printable(label).encode()).hexdigest()
     return f"-{tag}" if tag == label else f"-{tag}-{digest[:6]}"

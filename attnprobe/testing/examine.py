@@ -87,7 +87,7 @@ def examine(
     targets = entry.targets if target is None else (target,)
     values = dict(pair.split("=", 1) for pair in (option_text or "").split(",") if "=" in pair)
     if option_text is not None and len(values) != len(option_text.split(",")):
-        raise UsageError(f"{name}: '{option_text}' has a part that is no option; write {name}:OPTION=VALUE,…")
+        raise UsageError(f"{name}: '{option_text}' is not OPTION=VALUE; write {name}:OPTION=VALUE,…")
     verdicts, total = [], len(targets) * len(selected)
     for of_target in targets:
         options, finite = entry.check(of_target, values), True

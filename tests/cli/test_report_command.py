@@ -354,7 +354,7 @@ BAD = {
     "no schema": ({"rows.jsonl": '{"a": 1}'}, "its schema is null"),
     "another program's": (
         {"rows.jsonl": '{"schema": 1, "key": "k"}'},
-        "r/rows.jsonl:1: record k: field command: missing; the run has no valid record",
+        "r/rows.jsonl:1: cell k: field command: missing; the run has no valid line",
     ),
     "a later command": ({"rows.jsonl": a_record(command="dream")}, "of 'dream', which this version does not know"),
     "an unknown status": (

@@ -342,7 +342,7 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     assert code == 2 and err.splitlines()[0] == left_out
     code, out, err = command("compare", "r/rows.jsonl", "--pair", "window=topk", "--format", "json")
     assert {row["d"] for row in json.loads(out)["rows"]} == {4, 8} and "other settings" not in err
-    assert "attnprobe: A and B have the same records: a run equals itself" in command("compare", "r", "r")[2]
+    assert "attnprobe: A and B have the same rows: a run equals itself" in command("compare", "r", "r")[2]
 
 
 def test_equal_medians_of_heads_that_differ_are_undecided():

@@ -1,4 +1,4 @@
-"""Appends records to a file, one ``write`` a line."""
+"""Appends finished cells to a file, one ``write`` for each cell with its rows."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def judged(pack: Pack, outputs: Mapping[str, Tensor]) -> Judged:
     ``ratio_to_framework``       ``max_abs`` over that of torch with every step in the dtype of the case
     ``queries_within``           the share of queries with all entries within their tolerance
     ``worst_row``                the query with the largest excess
-    ``not_finite``               the number of entries that are NaN or infinite
+    ``entries_not_finite``       the number of entries that are NaN or infinite
     ``lse_excess``               the largest error of the log-sum-exp over its tolerance, where one is given
     ===========================  ===============================================================================
     """
@@ -125,11 +125,11 @@ def _of_head(case: Case, want: Expected, head: int, output: Tensor, lse: Tensor 
         "ratio_to_framework": float(error.max() / framework) if framework > 0 else (1.0 if error.max() == 0 else inf),
         "queries_within": float((excess <= 1).double().mean()),
         "worst_row": int(seen.nonzero()[excess.argmax(), 0]),
-        "not_finite": int((~numbers.isfinite()).sum()),
+        "entries_not_finite": int((~numbers.isfinite()).sum()),
     }
     where = f"head {head}, query {found['worst_row']}"
     reason = "" if found["excess"] <= 1 else f"error {found['excess']:.3g} times its tolerance: {where}"
-    reason = f"an entry is not finite: {where}" if found["not_finite"] else reason
+    reason = f"an entry is not finite: {where}" if found["entries_not_finite"] else reason
     if lse is not None:
         gap = (lse[head, seen].double() - want.lse[head, seen]).abs().nan_to_num(nan=torch.inf)
         found["lse_excess"] = float((gap / want.lse_tolerance[head, seen]).max())
