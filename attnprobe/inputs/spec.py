@@ -70,24 +70,24 @@ class SourceSpec:
     queries: str | None = None
 
     def __post_init__(self) -> None:
-        for what in NAMES:
-            object.__setattr__(self, what, as_text(getattr(self, what)))
+        for name in NAMES:
+            object.__setattr__(self, name, as_text(getattr(self, name)))
         check_fields(self)
-        for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES), ("split", SPLITS)):
-            if getattr(self, what) not in choices:
-                raise unknown(what, str(getattr(self, what)), choices)
+        for name, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES), ("split", SPLITS)):
+            if getattr(self, name) not in choices:
+                raise unknown(name, str(getattr(self, name)), choices)
         check_device(self.device)
-        for what in NAMES:
-            if getattr(self, what) is not None and not getattr(self, what).strip():
-                raise UsageError(f"{what}: the name is empty")
+        for name in NAMES:
+            if getattr(self, name) is not None and not getattr(self, name).strip():
+                raise UsageError(f"{name}: the name is empty")
         if self.qkv is not None:
-            for what in ("model", "text", "tokenizer"):
-                if getattr(self, what) is not None:
-                    raise UsageError(f"--qkv {self.qkv} replaces the model and the text: drop --{what}")
+            for name in ("model", "text", "tokenizer"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--qkv {self.qkv} replaces the model and the text: drop --{name}")
             defaults = {"weights": "pretrained", "weights_seed": 0, "split": "test", "positions": "segment"}
-            for what, default in defaults.items():
-                if getattr(self, what) != default:
-                    option = what.replace("_", "-")
+            for name, default in defaults.items():
+                if getattr(self, name) != default:
+                    option = name.replace("_", "-")
                     raise UsageError(f"--qkv {self.qkv} holds Q, K and V already: drop --{option}")
 
 
@@ -164,9 +164,10 @@ class Source(ABC):
             what: the name of the result, with every setting that it depends on.
             n, layer, window, heads: the place.
         """
-        place = n, layer, window, tuple(heads)
-        if self._last is None or self._last[0] != place:
-            self._last = place, {}
+        cell = n, layer, window, tuple(heads)
+        # Methods and seeds of a cell follow each other, so more cells in memory would not be read again.
+        if self._last is None or self._last[0] != cell:
+            self._last = cell, {}
         results = self._last[1]
         if what not in results:
             results[what] = make()

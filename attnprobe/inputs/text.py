@@ -62,6 +62,7 @@ def open_text(name: str, split: str = "test") -> Text:
 def embedded() -> Text:
     """The prose in the package: 42,626 English words, frozen, one paragraph per line."""
     data = EMBEDDED_FILE.read_bytes()
+    # Runs on this text are compared between machines, so an edited copy must not pass for it.
     digest = hashlib.sha256(data).hexdigest()
     if digest != EMBEDDED_SHA256:
         raise SourceError(f"the embedded text {EMBEDDED_FILE} is not the published file (sha256): reinstall attnprobe")

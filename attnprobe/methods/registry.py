@@ -235,6 +235,7 @@ class Method:
             if name not in known:
                 raise unknown(f"option of {self.name}", name, known)
             value = known[name].coerce(value, self.name)
+            # True == 1 and 1 == 1.0, so values alone would drop an option of another type.
             if value != known[name].default or type(value) is not type(known[name].default):
                 chosen[name] = value
         if self.validate is not None:

@@ -108,6 +108,7 @@ def dyadic(
             continue
         block = slice(start, stop)
         of_block = qkv.q[:, block] if queries else qkv.k[:, block]
+        # The block is inputs of its own: a summary cannot see, or draw by, what comes after it.
         part = QKV(of_block, qkv.k[:, block], qkv.v[:, block], qkv.scale, heads=qkv.heads, label=qkv.label)
         summary, drawn = summarise(part, streams.part(f"{start}-{stop}"))
         draws |= {f"{name}:{start}-{stop}": value for name, value in drawn.items()}
@@ -149,7 +150,7 @@ def _blocks(places: list[int], n_k: int, leaf: int) -> Iterator[tuple[int, int, 
         for start in range(0, n_k - size, 2 * size):
             blocks.append((start + size, start, start + size, inside(start + size, start + 2 * size)))
         size *= 2
-    return (one for one in blocks if one[3].start < one[3].stop)
+    return (block for block in blocks if block[3].start < block[3].stop)  # those that a query uses
 
 
 def _half(x: Tensor, scale: float) -> Tensor:

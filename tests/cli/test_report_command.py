@@ -437,7 +437,7 @@ def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count,
         (("--format", "jsn"), "did you mean 'json'"),
         (("--plot", "eror"), "did you mean 'errors'"),
         (("--metric", "output_spektral"), "did you mean 'output_spectral'"),
-        (("--out", " "), "--out has no name"),
+        (("--out", " "), "--out is empty"),
     ],
 )
 def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
