@@ -159,11 +159,11 @@ def _drawn(figure: Drawn, folder: Path, named: bool) -> list[Path]:
     return paths
 
 
-def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
+def exit_of(cells: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
     """The exit code of a measuring command: 1 if a gate failed, 4 if a cell or a table is lost, else 0.
 
     Args:
-        records: of the run's cells. lost: the lines that `tolerate_write_errors` collected.
+        cells: those of the run. lost: the lines that `tolerate_write_errors` collected.
         failed: whether a gate failed or is undecided.
 
     >>> exit_of([{"status": "ok"}, {"status": "skipped"}], []).exit_code
@@ -174,7 +174,7 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
     1
     """
     # a skipped cell is no failure: its method has said that it cannot take the setting
-    broken = any(record["status"] in ("failed", "diverged") for record in records)
+    broken = any(cell["status"] in ("failed", "diverged") for cell in cells)
     return click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 
 

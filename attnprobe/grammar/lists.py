@@ -47,14 +47,14 @@ def options_text(options: Mapping[str, object] | str | None) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
 
 
-def method_label(record: Mapping[str, Any]) -> str:
+def method_label(cell: Mapping[str, Any]) -> str:
     """The method of a row as the command line takes it, ``NAME[:k=v,…]``; empty for a row without a method.
 
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
     'skyformer:inverse=newton,ridge=0.001'
     """
-    options = options_text(record.get("options"))
-    return (record["method"] or "") + (f":{options}" if options else "")
+    options = options_text(cell.get("options"))
+    return (cell["method"] or "") + (f":{options}" if options else "")
 
 
 def options_of(text: str) -> dict[str, Any]:

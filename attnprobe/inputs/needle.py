@@ -134,7 +134,7 @@ class Needle:
         excess = len(ids) - count
         # Cutting off first ids would cut the statements, which are first.
         if self.first and excess:
-            raise UsageError(f"text {self.name}: no cut of its prose gives {count} tokens alone: choose another n")
+            raise UsageError(f"text {self.name}: no cut of its prose gives exactly {count} tokens: choose another n")
         return ids[excess:], [index - excess for index in marked if index >= excess]
 
     def _filler(

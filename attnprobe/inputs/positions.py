@@ -153,7 +153,7 @@ def _forward(
     queries: Tensor | None = None,
 ) -> dict[int, AttentionCall]:
     if (tokens := only_length(model.config)) not in (None, len(batch[0])):
-        raise SourceError(f"n={len(batch[0])}: {name} reads texts of {tokens} tokens alone; choose n={tokens}")
+        raise SourceError(f"n={len(batch[0])}: {name} reads only texts of {tokens} tokens; choose n={tokens}")
     ids = torch.tensor(batch, device=model.device)
     extras: dict[str, Any] = {}
     accepted = inspect.signature(model.forward).parameters

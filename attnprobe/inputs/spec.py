@@ -95,7 +95,7 @@ class Source(ABC):
     """An origin of Q, K, V: a model that reads a text, or a file.
 
     Attributes:
-        facts: everything that determines the tensors, as JSON values, for records and titles.
+        facts: everything that determines the tensors, as JSON values, for rows and titles.
         layers: the number of layers of the model, also those without attention; for a file one more than its highest
             layer.
         heads: the number of heads of a layer.

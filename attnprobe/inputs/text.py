@@ -29,7 +29,7 @@ class Text:
     """A text as it is in its file, with its line breaks.
 
     Attributes:
-        name: its name in records and titles.
+        name: its name in rows and titles.
         sha256: of the bytes of its file, with a byte order mark, which ``content`` does not have.
         readings: how many times in a row it may be read to give more tokens than it has.
         needle: makes a text of any length from the content, see `Needle`; None if the text is the content itself.

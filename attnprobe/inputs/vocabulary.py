@@ -43,7 +43,7 @@ class Vocabulary:
     """A tokenizer with its name, hash, length limit and special tokens.
 
     Args:
-        name: its name in records and titles.
+        name: its name in rows and titles.
         tokenizer: the tokenizer itself.
         sha256: the hash of its file.
         longest: its ``model_max_length``, if it is set.

@@ -98,12 +98,14 @@ class Experiment:
         Raises:
             UsageError, SourceError: an impossible request, or a source that cannot be read; nothing is left behind.
         """
+        # A misspelt flag is refused before hours of measuring, after which its file would be absent.
         kept = [kind for kind in self.keeps if keeps.pop(kind, False)]
         if keeps:
             raise UsageError(
                 f"{self.name} cannot keep {next(iter(keeps))}; it keeps {', '.join(self.keeps) or 'nothing'}"
             )
         timings = timings or Timings()
+        # Imports of torch take seconds, so they are a stage of their own.
         with timings("imports"):
             from ..run.loop import measure_cells
 

@@ -107,8 +107,8 @@ def dyadic(
             pieces.append(_Piece(rows, start, logits.masked_fill(after, -torch.inf), None))
             continue
         block = slice(start, stop)
-        of_block = qkv.q[:, block] if queries else qkv.k[:, block]
         # The block is inputs of its own: a summary cannot see, or draw by, what comes after it.
+        of_block = qkv.q[:, block] if queries else qkv.k[:, block]
         part = QKV(of_block, qkv.k[:, block], qkv.v[:, block], qkv.scale, heads=qkv.heads, label=qkv.label)
         summary, drawn = summarise(part, streams.part(f"{start}-{stop}"))
         draws |= {f"{name}:{start}-{stop}": value for name, value in drawn.items()}

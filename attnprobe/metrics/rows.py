@@ -137,7 +137,7 @@ def _check_needle(needle: Tensor, n_k: int) -> None:
         shape, dtype = tuple(needle.shape), str(needle.dtype)[6:]
         raise UsageError(f"needle: numbers of keys are needed, (m,) int64; got shape {shape}, {dtype}")
     if needle.min() < 0 or needle.max() >= n_k:
-        raise UsageError(f"needle: keys {int(needle.min())} … {int(needle.max())} are not among {n_k}")
+        raise UsageError(f"needle: keys {int(needle.min())} … {int(needle.max())} are not among the {n_k} keys")
     if len(needle.unique()) < len(needle):
         raise UsageError("needle: a key is named twice")
 

@@ -237,8 +237,7 @@ def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None =
         raise UsageError(f"k={k}: choose 1 or more leading values")
     if of != "output" and small > FULL and (k or LEADING) > small // 4:
         raise UsageError(
-            f"{of}: k={k} for a {rows} x {columns} matrix; all values are computed up to {FULL}, for larger matrices "
-            f"choose k up to {small // 4}"
+            f"{of}: k={k or LEADING} values of a {rows} x {columns} matrix are too many; choose k up to {small // 4}"
         )
     if kind == "singular":
         return

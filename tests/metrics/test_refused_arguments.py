@@ -53,8 +53,8 @@ REFUSED = {
         lambda: rows(torch.tensor([], dtype=torch.int64).tolist()),
         "needle: numbers of keys are needed",
     ),
-    "a needle before the keys": (lambda: rows([-1, 2]), "needle: keys -1 … 2 are not among 6"),
-    "a needle behind the keys": (lambda: rows([2, 6]), "needle: keys 2 … 6 are not among 6"),
+    "a needle before the keys": (lambda: rows([-1, 2]), "needle: keys -1 … 2 are not among the 6 keys"),
+    "a needle behind the keys": (lambda: rows([2, 6]), "needle: keys 2 … 6 are not among the 6 keys"),
     "a needle that names a key twice": (lambda: rows([2, 2]), "needle: a key is named twice"),
     "a matrix of no name": (lambda: attention_matrix(INPUTS, "softmux"), "did you mean 'softmax'"),
     "a lifted kernel of local inputs": (

@@ -63,6 +63,7 @@ def minference_pattern(budgets: Budgets) -> list[dict[str, list[object]]]:
 def _shares(budgets: Budgets) -> list[list[float]]:
     """The share of the prompt that each KV head keeps, by layer."""
     prompt, kv_heads = budgets.about.get("prompt"), budgets.about.get("kv_heads")
+    # A ratio needs the prompt that the keys are a share of, which only a plan states.
     if not isinstance(prompt, int) or not isinstance(kv_heads, int) or prompt < 1 or kv_heads < 1:
         raise UsageError(
             "the budgets are not of a plan: use a file of `attnprobe inject --plan`, with prompt and KV heads"

@@ -268,12 +268,12 @@ def _parsed(line: bytes | None) -> JsonObject | None:
 def _refusal(record: Fields) -> str:
     """The reason why an object is not of this format; empty if it is of it."""
     if "schema" not in record and isinstance(record.get("kind"), str):  # a row; its cell has the schema
-        return "" if isinstance(record.get("key"), str) else "this is no row: its key is no string"
+        return "" if isinstance(record.get("key"), str) else "this is not a row: its key is not a string"
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
-        return f"this is no record: its schema is {json.dumps(schema)[:40]}"
+        return f"this is not a line of attnprobe: its schema is {json.dumps(schema)[:40]}"
     if not isinstance(record.get("key", ""), str):
-        return "this is no record: its key is no string"
+        return "this is not a line of attnprobe: its key is not a string"
     return f"schema {schema} is newer than {SCHEMA}, which this version reads; upgrade" if schema > SCHEMA else ""
 
 

@@ -253,7 +253,7 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     except Exception as error:  # a model may raise anything on inputs that it does not support
         why = f"its forward failed ({reason(error)})"
         if (tokens := only_length(model.config)) is not None:
-            why += f"; it reads texts of {tokens} tokens alone"
+            why += f"; it reads only texts of {tokens} tokens"
         if (recorder.plain or recorder.exact) and (reads := _also_reads(model)) is not None:
             why = f"{reads}, and commands give it text alone; attnprobe.capture takes any inputs"
         raise SourceError(f"{recorder.model}: {why}") from error

@@ -69,7 +69,7 @@ class BenchCell:
 def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tuple[Any, ErrorPlan]:
     """The source and the plan, after every check of the request."""
     if request.quadratic_n < 2:
-        raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
+        raise UsageError(f"quadratic-n={request.quadratic_n}: attention needs at least 2 tokens")
     methods, d = tuple(parse_methods(request.methods, request.target)), request.d
     # random inputs have any length; a model or a file sets the length and the heads
     if request.inputs == "random":

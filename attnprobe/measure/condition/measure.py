@@ -128,7 +128,7 @@ def _cores(
     if not cores and not changes:
         if qkv.causal and "causal" in method.entry.tags:
             raise Unsupported(
-                "no core to measure: a causal form inverts a core for each block of keys, if any, and none for all"
+                "no core to measure: a causal form inverts a core for each block of keys at most, and none for all keys"
             )
         raise Unsupported(f"{method.label} inverts no core")
     if request.amplification is not None and cores:

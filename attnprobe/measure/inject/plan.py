@@ -140,12 +140,14 @@ class InjectPlan:
         """
         all_works = [InjectWork(UNCHANGED, None, None, 0, self.base.seed, self.base.layers, None, exact=True)]
         for request in self.base.methods:
+            # Method by method: a method with a form for windows replaces all layers beside one that leaves some out.
             left_out = () if request.entry.takes_windows else self.left_out
             layers = tuple(layer for layer in self.base.layers if layer not in left_out)
             replaced: list[tuple[tuple[int, ...], int | None, int | None]] = [(layers, None, None)]
             replaced += [((layer,), layer, None) for layer in layers] if self.request.per_layer else []
             if self.request.per_head:
                 replaced += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads[layer])]
+            # Seeds of a deterministic method would repeat its row.
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             for sized, d, why in self._sized(request, n):
                 budget: Budget = self._of_file(n) if self.budgets else d
@@ -156,6 +158,7 @@ class InjectPlan:
                         for where in replaced
                         for arithmetic in self.arithmetics
                     ]
+                    # Plans only where all layers are replaced: they divide the keys of the whole model among its heads.
                     plans = self._plans(sized, d)
                     all_works += [InjectWork(planned, d, budget, repeat, seed, *replaced[0]) for planned in plans]
         if self.request.bytes is None:
@@ -277,6 +280,7 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         raise UsageError(f"{request.budgets}: --budgets has the keys of each head, and --plan makes them: choose one")
     if request.plan is not None:
         _note_unplanned(request, notify)
+    # Shares of a prompt become numbers here, because every later check is of numbers of keys.
     read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
     draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
     parts = prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True)
@@ -404,6 +408,7 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
         return _text_of(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
     for method in parse_methods(request.methods, "softmax"):
         if method.label == short_name(name) and method.options == method.entry.check("softmax", budgets.options):
+            # Budgets of an edited file are those of another method, though its name is the same.
             sha256 = budgets.about.get("method_sha256")
             if sha256 is None and method.sha256 is not None:
                 notify(f"{path}: it has no hash of {name}, which may have changed since its budgets were searched")

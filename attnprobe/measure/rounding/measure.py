@@ -191,6 +191,7 @@ def _cells(
 ) -> Iterator[RoundingMethod]:
     options = {name: getattr(request, name) for name in ("goal", "estimate")}
     options["planned"] = request.plan
+    # Yardsticks that attnprobe adds have no rounding that anyone asked for, and cost as much as methods.
     asked = [method for method in of.methods if method.requested]
     published = [MethodRequest(name) for name in _with_code(asked)] if request.published else []
     for format in request.formats:

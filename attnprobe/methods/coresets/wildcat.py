@@ -27,7 +27,7 @@ def _check(target: str, *, tau: float | None, temperature: str) -> None:
     if tau is not None and tau <= 0:
         raise UsageError(f"wildcat: tau={tau:g} is not positive")
     if tau is not None and temperature != "keys":
-        raise UsageError("wildcat: tau is the temperature itself; give tau or temperature")
+        raise UsageError("wildcat: tau is the temperature itself; give tau or temperature, not both")
 
 
 @register(

@@ -23,7 +23,7 @@ from .base import ROWS, Selection, attend, observed, of_block_rows, pages_seen, 
 def _check(target: str, *, stride: int, block: int, mass: float) -> None:
     at_least("xattention", 1, "stride", "block")(target, stride=stride, block=block)
     if block % stride:
-        raise UsageError(f"xattention: block={block} is no multiple of stride={stride}")
+        raise UsageError(f"xattention: block={block} is not a multiple of stride={stride}")
     if not 0 < mass <= 1:
         raise UsageError(f"xattention: mass={mass} is not in (0, 1]")
 

@@ -166,7 +166,7 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
 
 @checked()
 def error_text(error: BaseException) -> str:
-    """The text of a method's error in records: its class, its message, the line of a user's file, and its notes."""
+    """The text of a method's error in rows: its class, its message, the line of a user's file, and its notes."""
     text = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
     return cut(" ".join([text, *notes(error)]), LINE)
 

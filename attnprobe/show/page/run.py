@@ -147,12 +147,12 @@ class Run:
 
         return plot_panel(self, kind, ax, panel, legend)
 
-    def header(self, records: Sequence[JsonObject]) -> Header:
+    def header(self, cells: Sequence[JsonObject]) -> Header:
         """The header of tables and figures: each fact that all sources share once, and the facts of each source."""
         described, facts = self._described(), {}
-        labels = source_labels(records)
-        for record in records:
-            facts.setdefault(identity(record["source"]), record["source"])
+        labels = source_labels(cells)
+        for cell in cells:
+            facts.setdefault(identity(cell["source"]), cell["source"])
         # a source's own description is in the manifest; without a manifest, its facts are listed
         sources = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
         lines = [of_source for _, of_source in sources.values()]
@@ -161,7 +161,7 @@ class Run:
         warnings = list(dict.fromkeys(line for fact, _ in sources.values() for line in fact.get("fallback") or ()))
         by_label = {str(labels[key]): fact for key, (fact, _) in sources.items()}
         source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
-        return Header(source, [*own_lines, *shared], warnings, measured_words(records))
+        return Header(source, [*own_lines, *shared], warnings, measured_words(cells))
 
     def _described(self) -> dict[str, tuple[Source, list[str]]]:
         """The facts of each source in the manifest, and its description there, by `identity`."""
@@ -221,19 +221,19 @@ def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> 
     return Run(path, shown, manifest, counts, missing_maps(path), inputs.records, malformed)
 
 
-def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObject]:
+def _ordered(cells: Sequence[JsonObject], manifest: Manifest) -> list[JsonObject]:
     """The cells in the order of the plan, the order of an uninterrupted run; without a plan, unchanged."""
     sources = manifest.get("source")
     sources = sources if isinstance(sources, list) else [sources]
-    known = [*(fact for fact in sources if isinstance(fact, dict)), *(record["source"] for record in records)]
+    known = [*(fact for fact in sources if isinstance(fact, dict)), *(cell["source"] for cell in cells)]
     # sources of the manifest first: rows that another process wrote may stand in any order
     rank_of_source = {key: rank for rank, key in enumerate(dict.fromkeys(map(identity, known)))}
     plans: dict[str, tuple[Mapping[str, Any], dict[str, int]]] = {}
 
-    def ranks(record: Mapping[str, Any]) -> tuple[int, ...]:
-        source = identity(record["source"])
+    def ranks(cell: Mapping[str, Any]) -> tuple[int, ...]:
+        source = identity(cell["source"])
         if source not in plans:
-            plan = _plan(manifest, record["source"])
+            plan = _plan(manifest, cell["source"])
             plans[source] = plan, _methods(plan)
         plan, methods = plans[source]
 
@@ -241,24 +241,24 @@ def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObje
             values = plan.get(name)
             return values.index(value) if isinstance(values, list) and value in values else AT_THE_END
 
-        rank_of_method = _first(record)
+        rank_of_method = _first(cell)
         if rank_of_method is None:
-            method_key = json.dumps([_name(record), options_text(record["options"])])
+            method_key = json.dumps([_name(cell), options_text(cell["options"])])
             rank_of_method = methods.get(method_key, AT_THE_END)
         return (
             rank_of_source[source],
-            rank("n", record["n"]),
-            record["window"],
-            rank("layers", record["layer"]),
-            *(rank(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
+            rank("n", cell["n"]),
+            cell["window"],
+            rank("layers", cell["layer"]),
+            *(rank(f"{name}s", cell.get(name)) for name in subjects_of(cell["command"])),
             rank_of_method,
-            rank("d", record.get("d")),
-            *(rank(name, record.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
-            record.get("repeat") or 0,
-            rank("heads", record.get("head")),
+            rank("d", cell.get("d")),
+            *(rank(name, cell.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
+            cell.get("repeat") or 0,
+            rank("heads", cell.get("head")),
         )
 
-    return sorted(records, key=ranks)
+    return sorted(cells, key=ranks)
 
 
 def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
