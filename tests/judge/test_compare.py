@@ -747,7 +747,7 @@ def test_several_sources_stay_apart():
         ([cell(method=LOWER_BOUND)], "B: it holds no cell of a method"),
         (
             [cell(command="spectrum")],
-            "B: it holds records of `spectrum`; compare takes two runs of `error`, of `rounding`, of `bench`, of",
+            "B: it holds cells of `spectrum`; compare takes two runs of `error`, of `rounding`, of `bench`, of",
         ),
     ],
 )

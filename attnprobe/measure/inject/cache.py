@@ -175,8 +175,8 @@ class CacheReaders:
         for number, layer_number in self.layers.items():
             if layer_number is None:
                 raise Unsupported(
-                    f"the keys of attention call {number} are in no known layer of the model's cache, so its bytes cannot "
-                    "be counted"
+                    f"the keys of attention call {number} are in no known layer of the model's cache, so its bytes "
+                    "cannot be counted"
                 )
         found = []
         for layer_number, layer in _with_keys(prompt).items():

@@ -191,7 +191,7 @@ def subset(
             selected.append(torch.empty(qkv.h, 0, dtype=torch.int64, device=qkv.device))
             continue
         least = 0 if observe is None else max(0, end - observe)
-        rows = ((position_of >= least) & (place_of < end)).nonzero()[:, 0]
+        rows = ((position_of >= least) & (position_of < end)).nonzero()[:, 0]
         if len(rows) < end - least:
             raise Unsupported(
                 f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given: "

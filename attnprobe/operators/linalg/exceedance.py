@@ -213,7 +213,8 @@ def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) 
 
     if not 0 <= happened <= trials or trials < 1 or not 0 < confidence < 1:
         raise UsageError(
-            f"{happened} of {trials} trials at confidence {confidence}: choose at most all, of at least one trial, and a confidence above 0 and below 1"
+            f"{happened} of {trials} trials at confidence {confidence}: choose counts from 0 to all of at least one "
+            "trial, and a confidence above 0 and below 1"
         )
     tail, missed = (1 - confidence) / 2, trials - happened
     lower = float(betaincinv(happened, missed + 1, tail)) if happened else 0.0
