@@ -45,7 +45,7 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
     seed: int = opt(0, "Seed of random draws, also of --sensitivity.")
     iterations: int = opt(
         0,
-        "Record the residuals of N steps of the Schulz iteration on each core.",
+        "Measure the residuals of N steps of the Schulz iteration on each core.",
         metavar="N",
         between=(0, STEPS),
     )

@@ -48,6 +48,7 @@ class Words:
     """The distributions of words that logits (places, words) predict, in float64."""
 
     def __init__(self, logits: Tensor) -> None:
+        # Of distributions this close a divergence in float32 is rounding.
         self.logits = logits.double()
         self.log_p = self.logits.log_softmax(-1)
         self.p = self.log_p.exp()
@@ -81,6 +82,7 @@ def model_drift(
     >>> steps["kl"]
     [0.0, 0.0]
     """
+    # Differences of close outputs cancel, so they are taken in float64 whatever the model's dtype is.
     exact, moved = own.hidden.double(), got.hidden.double()
     drifts = {"drift": _relative(float((moved - exact).norm()), float(exact.norm()))}
     if encoder:
@@ -171,6 +173,7 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     if all(errors.spectral is not None for errors in local):
         spectral = [error for errors in local for error in errors.spectral or ()]
         metrics["spectral_error"] = sum(spectral) / len(spectral)
+    # A sum over some layers would look like a small one over all.
     if all(errors.residual is not None for errors in local):
         metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
         metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())
