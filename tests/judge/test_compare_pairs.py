@@ -336,7 +336,7 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     rows = json.loads(out)["rows"]
     assert code == 0 and [(row["d"], row["heads"]) for row in rows] == [(8, 1)]
     left_out = "attnprobe: r has 7 cells of other settings, which are not shown: the last command did not ask for "
-    left_out += "them; compare r/rows.jsonl takes all"
+    left_out += "them; name r/rows.jsonl to compare them too"
     assert err.splitlines()[0] == left_out
     code, out, err = command("compare", "r", "--pair", "window=skyformer")
     assert code == 2 and err.splitlines()[0] == left_out
