@@ -1,8 +1,8 @@
 """attnprobe measures what an attention approximation does to real queries, keys and values.
 
 A *source* provides ``Q, K, V``. A *method* turns ``(Q, K, V, d)`` into an *operator* that approximates the n x n
-attention matrix. A *metric* compares this operator with the exact one. An *experiment* measures many such cells and
-writes one *record* for each. A *view* has the tables, figures and gates of the records.
+attention matrix. A *metric* compares this operator with the exact one. A *command* measures many such cells and
+writes their *rows*, of which tables, figures and gates are made.
 
 Symbols, the same in every docstring (each method's page maps its paper's letters to these):
 

@@ -134,6 +134,7 @@ class Approximation:
     @checked()
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
         """The approximation with the output ``operator @ V`` (h, n_q, p_v); ``parts`` are its other attributes."""
+        # of another dtype, the output of all heads at once would be held twice, in both dtypes
         if operator.dtype == qkv.dtype:
             return cls(operator, operator.matmul_shared(qkv.shared_v), **parts)
         output = qkv.q.new_empty(qkv.h, qkv.n_q, qkv.p_v)
@@ -172,6 +173,7 @@ class Approximation:
         if not self.draws:
             return None
         digest = hashlib.sha256()
+        # sorted: the hash is that of the draws, not of the order in which a method names them
         for name in sorted(self.draws):
             tensor = self.draws[name].detach().cpu()
             digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())

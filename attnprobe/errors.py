@@ -68,6 +68,7 @@ def near(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
     """
     if len(name) > LONGEST:
         return None  # no name is as long, and comparing takes the product of the lengths
+    # of choices that differ in case only, the first one wins
     folded = {choice.lower(): choice for choice in reversed(list(choices))}
     matches = get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
     return folded[matches[0]] if matches else None

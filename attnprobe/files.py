@@ -24,6 +24,7 @@ JsonObject = dict[str, Any]
 MIB = 1 << 20
 GIB = 1 << 30
 DEEPEST = 64  # levels of nested JSON
+# said of every file of methods that cannot be loaded, whatever the cause
 NO_METHOD = ": no method can be loaded from it"  # behind the path of a file
 KINDS = {
     stat.S_IFDIR: "a directory",
@@ -63,6 +64,7 @@ def open_regular(path: str | os.PathLike[str], limit: int | None) -> BinaryIO:
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     """The bytes of a file. At most ``limit`` bytes are read, for any size that the system states."""
     with open_regular(path, limit) as file:
+        # one byte more tells a file that grew after its size was read
         data = file.read(limit + 1)
     if len(data) > limit:
         raise _too_large(path, limit)
@@ -91,9 +93,10 @@ def parse_json(text: str | bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from error
     level = [value]
+    # level by level and not by recursion, which Python's own limit would end
     for _ in range(DEEPEST):
-        held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
-        level = [one for container in held for one in container]
+        held = [x.values() if isinstance(x, dict) else x for x in level if isinstance(x, (dict, list))]
+        level = [x for container in held for x in container]
         if not level:
             return value
     raise ValueError(f"nested deeper than {DEEPEST} levels")
@@ -107,6 +110,7 @@ def path_of(name: str | os.PathLike[str], error: type[AttnprobeError] = UsageErr
     """
     try:
         path = Path(name).expanduser()
+        # asks the system, which alone knows whether a name is too long
         path.exists()
     except (OSError, RuntimeError, ValueError) as why:
         reason = getattr(why, "strerror", None) or message(why)
@@ -178,10 +182,12 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> with tempfile.TemporaryDirectory() as folder, replacing(Path(folder) / "a") as temporary:
     ...     _ = temporary.write_text("complete")
     """
+    # beside the target: os.replace is atomic within one file system only
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
+    # an interrupt too must leave no temporary file
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -195,6 +201,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    # a file that exists keeps its mode; a new one gets that of the user's umask
     path.touch()
     mode = path.stat().st_mode
     try:

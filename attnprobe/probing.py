@@ -38,7 +38,7 @@ def probe(command: str, **options: Any) -> Run:
     """
     if command not in EXPERIMENTS:
         raise unknown("command", command, EXPERIMENTS)
-    known = [one.name for one in fields(experiment(command).request)]
+    known = [option.name for option in fields(experiment(command).request)]
     for name in options:
         if name not in known:
             raise unknown(f"option of {command}", name, known)

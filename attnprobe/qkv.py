@@ -21,8 +21,8 @@ from .operators.visible import Visible
 if TYPE_CHECKING:
     from .operators.block import Block
 
-TOKENS = 2**13  # that are checked at once
-LARGEST = 2**53  # of a whole number, as in records
+TOKENS = 2**13  # tokens that are checked for NaN and infinity at once
+LARGEST = 2**53  # of a whole number: rows hold numbers as JSON, whose readers use float64
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -125,24 +125,13 @@ class QKV:
         block: Block | None = None,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
-        for name, tensor in (("k", k), ("v", v)):
-            for what in ("dtype", "device"):
-                value, of_q = getattr(tensor, what), getattr(q, what)
-                if value != of_q:
-                    raise UsageError(f"{name}: {what} {value} differs from q's {of_q}")
-            if q.shape[0] % tensor.shape[0]:
-                raise UsageError(f"{name}: {tensor.shape[0]} heads, but q has {q.shape[0]}, which is no multiple")
-        if v.shape[0] != k.shape[0]:
-            raise UsageError(f"v: {v.shape[0]} heads, but k has {k.shape[0]}")
-        if k.shape[2] != q.shape[2]:
-            raise UsageError(f"k: head dimension {k.shape[2]} differs from q's {q.shape[2]}")
-        if v.shape[1] != k.shape[1]:
-            raise UsageError(f"v: {v.shape[1]} tokens, but k has {k.shape[1]}")
+        _check_axes(q, k, v)
         if label is not None and not isinstance(label, Mapping):
             raise UsageError(f"label: expected a mapping, got {type(label).__name__}")
         if not isinstance(causal, bool):
             raise UsageError(f"causal: {causal!r} is neither True nor False")
         fields = vars(self)  # frozen: the fields are set here alone
+        # each check reads the fields that are set before it, so their order matters
         fields |= {"q": q, "shared_k": k, "shared_v": v, "scale": _scale(scale, q.shape[2]), "mask": None}
         fields |= {"heads": _numbers(heads, q.shape[0]), "label": label or {}, "causal": causal}
         fields["sliding_window"] = None if sliding_window is None else whole("sliding_window", sliding_window, 1)
@@ -152,6 +141,7 @@ class QKV:
         placed = None if positions is None else check_positions(positions, self.n_q, self.n_k, causal)
         fields["positions"] = None if placed is None else placed.to(self.device)
         if mask is not None:
+            # `_checked_mask` has seen that the positions are those of the tokens, so they say nothing more
             fields |= {"mask": self._checked_mask(mask), "positions": None}
         fields["sink_logits"] = None if sink_logits is None else self._checked_sinks(sink_logits)
         starts = range(0, self.h, self.group)
@@ -239,7 +229,7 @@ class QKV:
         return None if in_a_row else positions.to(self.device)
 
     def __repr__(self) -> str:
-        dtype, place = str(self.dtype).removeprefix("torch."), f", layer={self.layer}, window={self.window}"
+        dtype, origin = str(self.dtype).removeprefix("torch."), f", layer={self.layer}, window={self.window}"
         masked = "" if self.mask is None else f", valid={int(self.mask.sum())}"
         masked += ", causal" if self.causal else ""
         masked += "" if self.sliding_window is None else f", sliding_window={self.sliding_window}"
@@ -255,7 +245,7 @@ class QKV:
         shared = f", kv_heads={self.kv_heads}" if self.group > 1 else ""
         return (
             f"QKV(h={self.h}{shared}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
-            f"scale={self.scale:.6g}{masked}, dtype={dtype}, device={self.device}{place if self.label else ''})"
+            f"scale={self.scale:.6g}{masked}, dtype={dtype}, device={self.device}{origin if self.label else ''})"
         )
 
     @property
@@ -342,6 +332,7 @@ class QKV:
         if self.positions is not None:
             return self.positions
         first = self.n_k - self.n_q if self.causal else 0
+        # queries of no text with these keys (cross-attention) may be more than the keys
         return torch.arange(first, first + self.n_q, device=self.device).clamp(max=self.n_k - 1)
 
     @property
@@ -359,6 +350,7 @@ class QKV:
         own = self.query_positions
         if self.sliding_window is None:
             return Visible(own)
+        # a window counts positions in the text; the keys are numbered without the gaps of padding
         reach, place = self.sliding_window - 1, self.in_text(own)
         last = own if self.causal else self._keys_before(place + reach + 1) - 1
         sinks = self.sinks if self.key_positions is None else int((self.key_positions < self.sinks).sum())
@@ -372,6 +364,7 @@ class QKV:
         """The number of keys before each of these positions in the text."""
         if self.key_positions is None:
             return positions.clamp(0, self.n_k)
+        # ascending, as `_checked_key_positions` demands
         return torch.searchsorted(self.key_positions, positions)
 
     @property
@@ -427,6 +420,7 @@ class QKV:
             parts["kv_groups"] = None
         if {"q", "k", "positions"} & changes.keys() and "all_queries" not in changes:
             parts["all_queries"] = None
+        # what the model computed is known for the old inputs only
         if changes.keys() - {"label"}:
             parts |= {name: None for name in ("block", "own") if name not in changes}
         for name, other in (("k", "v"), ("v", "k")):
@@ -470,10 +464,11 @@ class QKV:
 
     def first(self, n: int) -> QKV:
         """A copy of the first head with its first ``n`` queries, keys and values, without mask and positions."""
-        one = self.head(0)
-        q, k, v = (x[:, :n].clone() for x in (one.q, one.shared_k, one.shared_v))
-        bias = None if one.bias is None else one.bias[:, :n, :n]
-        return one.replace(q=q, k=k, v=v, mask=None, positions=None, key_positions=None, bias=bias)
+        head = self.head(0)
+        # a copy, so that the memory of all heads can be freed
+        q, k, v = (x[:, :n].clone() for x in (head.q, head.shared_k, head.shared_v))
+        bias = None if head.bias is None else head.bias[:, :n, :n]
+        return head.replace(q=q, k=k, v=v, mask=None, positions=None, key_positions=None, bias=bias)
 
     def queries(self, index: Tensor) -> QKV:
         """The queries of the rows ``index`` (u,) int64, against all keys. They keep `all_queries`.
@@ -487,6 +482,7 @@ class QKV:
         if self.mask is not None:
             raise UsageError("queries: masked inputs have no selected rows; call `compressed` first")
         index = index.to(self.device)
+        # a second selection keeps the queries of the first one's text
         queries = self.q if self.square else self.all_queries
         bias = None if self.bias is None else self.bias[:, index]
         parts = {"positions": self.query_positions[index], "all_queries": queries, "bias": bias}
@@ -570,6 +566,23 @@ class QKV:
 
 
 PARTS = tuple(signature(QKV).parameters)
+
+
+def _check_axes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse tensors whose dtypes, devices, heads, tokens or dimensions do not fit each other."""
+    for name, tensor in (("k", k), ("v", v)):
+        for attribute in ("dtype", "device"):
+            value, of_q = getattr(tensor, attribute), getattr(q, attribute)
+            if value != of_q:
+                raise UsageError(f"{name}: {attribute} {value} differs from q's {of_q}")
+        if q.shape[0] % tensor.shape[0]:
+            raise UsageError(f"{name}: {tensor.shape[0]} heads, but q has {q.shape[0]}, which is no multiple")
+    if v.shape[0] != k.shape[0]:
+        raise UsageError(f"v: {v.shape[0]} heads, but k has {k.shape[0]}")
+    if k.shape[2] != q.shape[2]:
+        raise UsageError(f"k: head dimension {k.shape[2]} differs from q's {q.shape[2]}")
+    if v.shape[1] != k.shape[1]:
+        raise UsageError(f"v: {v.shape[1]} tokens, but k has {k.shape[1]}")
 
 
 def check_positions(positions: Tensor, n_q: int, n_k: int, causal: bool) -> Tensor:

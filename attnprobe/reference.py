@@ -21,7 +21,8 @@ from .qkv import QKV
 TARGETS = ("softmax", "gaussian")
 ROWS = 512  # the least of a head that a thread of a CPU computes at a time
 JOBS = 4  # of a thread: few copies of keys, and none waits long for another
-SMALL = 2**20  # scores; threads take a millisecond to begin
+# below this number of scores threads cost more than they save
+SMALL = 2**20  # threads take a millisecond to begin
 
 
 @checked()
@@ -89,6 +90,7 @@ def exact_output(qkv: QKV, target: str = "softmax") -> Tensor:
             side_by_side(jobs, inner.device)
     if qkv.mask is None:
         return out
+    # a padded token has no output
     padded = out.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
     padded[:, qkv.mask] = out
     return padded
@@ -139,6 +141,7 @@ def fused_output(qkv: QKV) -> Tensor | None:
         return None
     try:
         return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.visible)
+    # a RuntimeError too, but no refusal: the cell must fail for want of memory
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -199,6 +202,7 @@ def _mask(visible: Visible | None, n_q: int, n_k: int) -> dict[str, Any]:
                 return {"is_causal": True}
             if last.device.type == "cuda":  # with a mask of numbers no flash kernel runs there
                 return {"attn_mask": causal_lower_right(n_q, n_k)}
+        # every query sees all keys, such as one query behind a cache
         if (last == n_k - 1).all():
             return {}
     return {"attn_mask": ~visible.hidden(n_k)}

@@ -38,6 +38,7 @@ def generator(seed: int, *labels: int | str) -> torch.Generator:
 
 def _number(seed: int, *labels: int | str) -> int:
     """63 bits of SHA-256 of ``(seed, *labels)``."""
+    # repr of a tuple is unambiguous: ("ab", "c") and ("a", "bc") have other texts
     text = repr((int(seed), *(label if isinstance(label, str) else index(label) for label in labels))).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
@@ -97,6 +98,7 @@ def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:
     for groups in numbers[:full].view(-1, 2, GROUP // 2).split(CHUNK):
         _box_muller(torch.rand(groups.shape, generator=stream, dtype=out.dtype, device="cpu", out=groups))
     if full < len(numbers):
+        # torch has drawn these before it draws the last group again; they are drawn for the state only
         torch.rand(len(numbers) - full, generator=stream, dtype=out.dtype, device="cpu")
         last = numbers[-GROUP:].view(1, 2, GROUP // 2)
         _box_muller(torch.rand(last.shape, generator=stream, dtype=out.dtype, device="cpu", out=last))
@@ -123,6 +125,7 @@ def first_normals(stream: torch.Generator, some: int, count: int, *of_each: int)
 
 def _box_muller(groups: Tensor) -> None:
     """Turn uniform numbers, (groups, 2, 8), into normal ones."""
+    # 1 - u, because u may be 0, whose logarithm is infinite
     radius = (1 - groups[:, 0]).log_().mul_(-2).sqrt_()
     angle = groups[:, 1] * tau
     groups[:, 0] = angle.cos().mul_(radius)

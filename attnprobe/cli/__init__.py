@@ -29,7 +29,7 @@ COMMANDS = {
     **{name: experiment(name).summary for name in EXPERIMENTS},
     "sweep": "Run one of these commands from a YAML file; resumable.",
     "compare": "Compare two runs cell by cell, and exit with 1 if the second is worse.",
-    "report": "Rebuild every table and figure of a run from its records, and one page with all of them.",
+    "report": "Rebuild every table and figure of a run from its rows, and one page with all of them.",
     "methods": "List the methods, or explain one with its options.",
     "new-method": "Write a file with a method and a test, to start your own from.",
     "check": "Check that a method has the properties that every method must have.",
@@ -40,7 +40,7 @@ COMMANDS = {
     "doctor": "Show devices, versions, and the default model and text.",
 }
 
-BESIDE = {"new-method": "methods", "select": "extract"}  # commands in the module of another command
+MODULES = {"new-method": "methods", "select": "extract"}  # commands in the module of another command
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a gate failed; 2 wrong usage or an impossible value; 3 a named source or device is "
@@ -61,7 +61,7 @@ def _command(name: str) -> click.Command:
 
         command = measuring_command(experiment(name))
     else:
-        module = import_module(f".{BESIDE.get(name, name)}", __package__)
+        module = import_module(f".{MODULES.get(name, name)}", __package__)
         command = getattr(module, name.replace("-", "_"))
     if command.callback is not None:
         command.callback = answers_last()(diverted()(command.callback))
@@ -98,6 +98,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except (SystemExit, BrokenPipeError) as error:
+            # code of a user's method may raise SystemExit; that is no exit of ours
             raise RuntimeError(reason(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -145,6 +146,7 @@ def main(args: list[str] | None = None) -> NoReturn:
     code = _run(args, debug="--debug" in args)
     if (lost := unwritten()) is not None:
         note(f"stdout: the output could not be written: {lost.strerror or lost}")
+        # a failed gate (1) says more than an answer that was lost
         code = code or 4
     # after an interruption the process ends at once: clearing modules takes seconds, and Ray may crash meanwhile
     if own_process and code in (INTERRUPTED, TERMINATED):
@@ -159,6 +161,7 @@ def _run(args: list[str], debug: bool) -> int:
         with answers_last():
             code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
         return code if isinstance(code, int) else 0
+    # the order matters: UsageError of click first, then interruptions, then our errors
     except click.ClickException as error:
         return _failed(f"{cut(error.format_message(), LINE)}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:

@@ -44,7 +44,7 @@ cannot be read, or outputs of another pack, shape or dtype."""
 def accept(
     pack: str, outputs: str, gates: tuple[str, ...], floors: tuple[str, ...], junit: str | None, **shown: Any
 ) -> None:
-    """Judge outputs that a kernel computed anywhere, and exit with 1 if one is wrong.
+    """Judge outputs that a kernel computed elsewhere, and exit with 1 if one is wrong.
 
     PACK is a file of `attnprobe extract --pack`. OUTPUTS is a safetensors file with a tensor CASE.o for each case, the
     output (heads, n_q, p_v) in the dtype of the case or a wider one, and CASE.lse, the log-sum-exp (heads, n_q), if
@@ -64,6 +64,7 @@ def accept(
     check_shown(output, lambda: [catalogue])
     gated = Gated(ACCEPT, subjects=("case",), without=("method", *PLACES))
     limits = [*limits_of(gated, gates, floors).values()]
+    # before the pack is judged, which takes seconds
     if junit is not None:
         check_report(junit)
     cases = read_pack(pack)

@@ -53,7 +53,7 @@ def list_entries(debug: bool = False) -> None:
 @cache.command("clear")
 @debug_option
 def clear(debug: bool) -> None:
-    """Remove all entries, and what a killed process left of one."""
+    """Remove all entries, and unfinished files of killed processes."""
     from .streams import answer
 
     for cache in _caches():

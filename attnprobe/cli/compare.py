@@ -37,7 +37,7 @@ docs/guide/compare.md has the tests.
 \b
 Exit codes: 0 no regression, 1 a regression, or with --strict an undecided or missing row; 2 wrong usage,
 a file that is not a run, runs of different sources, no requested row of both with a number;
-4 no regression, but some records could not be read."""
+4 no regression, but some rows could not be read."""
 
 GROUPS = {  # of the help
     "What is compared": ("pairs", "all_layers", "metrics"),
@@ -157,7 +157,7 @@ def compare(
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
         comparison = compare_runs(records_a, records_b, names, tolerance, level, paths, pairs, all_layers, statistic)
     if len(runs) == 2 and records_a == records_b:
-        note("A and B have the same records: a run equals itself")
+        note("A and B have the same rows: a run equals itself")
     malformed = _tell_malformed(runs)
     header = _header(a, b, bool(pairs), tolerance, level, [*records_a, *records_b])
     rows = Shown("compare", catalogue, lambda kind: comparison.frame, header)
@@ -167,7 +167,7 @@ def compare(
 
 
 def _tell_left_out(paths: Sequence[str], runs: Sequence[ReadRecords[Any]]) -> None:
-    """Note the records of a run's folder that its last command did not ask for; they are not compared."""
+    """Note the cells of a run's folder that its last command did not ask for; they are not compared."""
     from ..frame.records.read import left_out_note
     from .streams import note
 
@@ -175,7 +175,7 @@ def _tell_left_out(paths: Sequence[str], runs: Sequence[ReadRecords[Any]]) -> No
         line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)
     }
     for line, path in left_out.items():
-        note(f"{line}: the last command did not ask for them; compare {path}/rows.jsonl takes all")
+        note(f"{line}: the last command did not ask for them; name {path}/rows.jsonl to compare them too")
 
 
 def _tell_malformed(runs: Sequence[ReadRecords[Any]]) -> bool:
@@ -210,7 +210,7 @@ def _header(
 
 
 def _concluded(comparison: Comparison, strict: bool, junit: str | None, word: str) -> bool:
-    """Write the notes, the regressions, each after ``word``, and the test cases. Returns whether B is worse."""
+    """Write the notes, the regressions (each begins with ``word``), and the test cases. Returns whether B is worse."""
     from ..judge.outcomes import comparison_cases, comparison_line
     from .output import keep_cases
     from .streams import note

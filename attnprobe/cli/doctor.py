@@ -31,6 +31,7 @@ def doctor(model: str | None, weights: str, debug: bool) -> None:
     """
     from .streams import answer
 
+    # a survey reads the model, which the plain report does not need
     if model is not None:
         from ..inputs import survey
         from ..methods.forms import by_form

@@ -30,6 +30,7 @@ def show_plan(experiment: Experiment, request: Any) -> None:
     opened = experiment.cells
     with progress_bar("listing the cells") as (progress, notify):
         cells = estimate_cells(opened, request, notify, progress)
+    # measured and not estimated: most of it is imports, which this command has just done
     start = monotonic() - BEGAN
     answer(plan_table(cells))
     left = [cell for cell in cells if not cell.done]

@@ -22,7 +22,7 @@ In Python:
 
 
 def file_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take the file that it writes, and the places in model and text that it writes of."""
+    """Give a command the options of its file, and of the layers, windows and length that it writes."""
     for option in (
         click.option("--windows", default=1, show_default=True, help="Number of text windows."),
         click.option("--layer", metavar="LIST", help=options_of(Layers)[0].help),
@@ -80,7 +80,7 @@ def _extract_pack(name: str, out: str, force: bool) -> None:
 
     for other, origin in origins().items():
         if origin == "command line" and other not in ("pack", "out", "force", "debug"):
-            raise UsageError(f"--pack {name} has inputs of its own: drop --{other.replace('_', '-')}")
+            raise UsageError(f"--pack {name} has its own inputs: drop --{other.replace('_', '-')}")
     check_out(out, force, None)
     pack = made(name)
     save_pack(pack, out)
@@ -88,7 +88,7 @@ def _extract_pack(name: str, out: str, force: bool) -> None:
 
 
 def _check(source: sources.Source, n: int, windows: int, layers: Sequence[int], notify: Callable[[str], None]) -> None:
-    """Refuse what `Source.check` refuses, and tell what the source does for so many tokens."""
+    """Refuse what `Source.check` refuses, and note the fallbacks that so many tokens need."""
     known = [*source.facts["fallback"]]
     source.check(n, windows, layers)
     for line in source.facts["fallback"][len(known) :]:
@@ -152,7 +152,7 @@ def select(
 
     requests = parse_methods([method], "softmax")
     if len(requests) != 1:
-        raise UsageError(f"select: {method} names {len(requests)} methods: name one")
+        raise UsageError(f"select takes one method, and {method} names {len(requests)}; name one")
     [request] = requests
     spec = SourceSpec(**given)
     check_out(out, force, spec.qkv)
@@ -160,6 +160,7 @@ def select(
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
         named = options_of(Layers)[0].value(layer, "layer")
+        # a method without a form for sliding windows selects keys in the other layers
         without = () if request.entry.takes_windows else left_out(named, source)
         layers = tuple(number for number in layers_of(named, source) if number not in without)
         tell_left_out(named, source, requests, notify)

@@ -55,6 +55,7 @@ def measuring_command(experiment: Experiment) -> click.Command:
     """The command of an experiment. Its help has the first paragraph of the request's docstring, and its lists."""
     names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...")
     options = [click.Option([option.flag, option.name], **click_settings(option)) for option in options_in(experiment)]
+    # the first paragraph is the help; the others are for readers of the docs
     first, *rest = cleandoc(experiment.request.__doc__ or "").split("\n\n")
     lists = [paragraph for paragraph in rest if paragraph.startswith("\b")]  # which click does not wrap
     return MeasuringCommand(

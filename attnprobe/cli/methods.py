@@ -53,6 +53,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
         return
     facts = [entry.row() for entry in entries]
     if format_ in ("md", "latex", "csv"):
+        # these formats have cells of text; JSON has lists
         facts = [_for_people(method) for method in facts]
     answer(listing("methods", facts, format_))
 

@@ -53,7 +53,7 @@ def columns_of(output: Output) -> Sequence[str]:
 
 
 def keep_files(view: Shown, folder: Path, columns: Sequence[str] = ()) -> list[Path]:
-    """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
+    """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the rows.
 
     The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard writes no tables,
     because those in the folder have the rows of all shards.
@@ -96,7 +96,7 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
         yield lost
     except UsageError as error:
         lost.append(str(error))
-        note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the records")
+        note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the rows")
 
 
 def figure_files(folder: str | Path | None, stem: str) -> list[Path]:
@@ -159,11 +159,11 @@ def _drawn(figure: Drawn, folder: Path, named: bool) -> list[Path]:
     return paths
 
 
-def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
+def exit_of(cells: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
     """The exit code of a measuring command: 1 if a gate failed, 4 if a cell or a table is lost, else 0.
 
     Args:
-        records: of the run's cells. lost: the lines that `tolerate_write_errors` collected.
+        cells: those of the run. lost: the lines that `tolerate_write_errors` collected.
         failed: whether a gate failed or is undecided.
 
     >>> exit_of([{"status": "ok"}, {"status": "skipped"}], []).exit_code
@@ -173,7 +173,8 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
     >>> exit_of([{"status": "diverged"}], [], failed=True).exit_code
     1
     """
-    broken = any(record["status"] in ("failed", "diverged") for record in records)
+    # a skipped cell is no failure: its method has said that it cannot take the setting
+    broken = any(cell["status"] in ("failed", "diverged") for cell in cells)
     return click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 
 

@@ -50,7 +50,7 @@ In Python:
     "plots",
     multiple=True,
     metavar="KIND",
-    help="Draw only these kinds of figures, of those that the records have numbers for: "
+    help="Draw only these kinds of figures, of those that the rows have numbers for: "
     f"{', '.join(plot_kinds())}, all or none; repeatable and comma-separated. [default: all]",
 )
 @click.option(
@@ -71,7 +71,7 @@ def report(
     style: str,
     **shown: Any,
 ) -> None:
-    """Rebuild every table and figure of a run from its records alone.
+    """Rebuild every table and figure of a run from its rows alone.
 
     RUN is the folder of a run. Nothing is measured, and no model or text is needed. The command prints the tables and
     writes them as Markdown, CSV, JSON and LaTeX, identical to those of the measuring command. report.html is one page
@@ -128,7 +128,7 @@ def _refuse_impossible(runs: int, metric: str | None, style: str, out: str | Non
         raise unknown("metric", metric, errors)
     check_style(style)
     if out is not None and not out.strip():
-        raise UsageError("--out has no name; leave it out for the run's own folder")
+        raise UsageError("--out is empty; name a folder, or leave --out away for the run's own folder")
     if out is None and runs > 1:
         raise UsageError("several runs need --out DIR, the folder of their common page")
     if runs > 1 and format_ in ("json", "jsonl", "csv"):
@@ -167,8 +167,9 @@ def _rebuilt(
         files += [path for figure in view.figures.values() for path in figure_files(folder, figure.stem)]
     for kind in kinds:
         if kind in plot_kinds() and not any(is_named(name, [kind]) for view in shown for name in view.figures):
-            note(f"no figure of {kind}: this run left nothing to draw it from")
+            note(f"no figure of {kind}: this run did not measure its numbers")
     drawn = [path for path in figures if path.suffix == ".svg"]
+    # SVG files stand in the page itself; an older one that was not drawn now may be another run's
     linked = sorted({path for path in (*files, *figures) if path.suffix != ".svg" or path in drawn})
     if folder.resolve() == run.path.resolve():
         linked += sorted(folder.glob("rows*.jsonl"))

@@ -21,4 +21,5 @@ def heed_termination() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     if hasattr(os, "register_at_fork"):
+        # a worker that is ended by SIGTERM must end, and not unwind the run of its parent
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -18,7 +18,7 @@ from ..grammar.foreign import one_line, printable, undiverted
 
 BEGAN = monotonic()  # when this process began, nearly
 
-_waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that wait for an end", default=None)
+_waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that wait for the end", default=None)
 
 
 class Tolerant(io.RawIOBase):
@@ -77,6 +77,7 @@ def unwritten() -> OSError | None:
     sys.stdout.flush()
     raw = _raw(sys.stdout)
     error = raw.error if isinstance(raw, Tolerant) else None
+    # BrokenPipeError is one: the reader, such as `head`, has left with what it wanted
     return None if isinstance(error, ConnectionError) else error
 
 

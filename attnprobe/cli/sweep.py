@@ -57,7 +57,7 @@ def sweep(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, op
 
     FILE is a path or the name of a packaged sweep: those of the papers' figures, and `smoke`, which takes seconds.
 
-    A sweep that was stopped continues when it is started again. Its records are those of an uninterrupted run, except
+    A sweep that was stopped continues when it is started again. Its rows are those of an uninterrupted run, except
     for times. A cell fails if its method raises an exception, takes longer than --cell-timeout or returns values that
     are not finite. It becomes a row with the reason. The sweep continues and exits with 4.
     """
@@ -72,6 +72,7 @@ def sweep(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, op
     chosen = cli.get_command(ctx, config.command)
     options = (*options, "--list") if listing else options  # with a FILE, --list is the command's own option
     sub = chosen.make_context(config.command, list(options), parent=ctx.parent, default_map=dict(config.values))
+    # the folder follows from the settings, so that the same sweep finds its own run again
     if sub.params["out"] is None:
         sub.params["out"] = str(folder(config, sub.params))
     sub.obj = config

@@ -53,5 +53,6 @@ def rank_correlation(x: Any, y: Any, groups: Sequence[Any] | None = None) -> tup
         variance += (a @ a) * (b @ b) / max(len(a) - 1, 1)
     if not variance:
         return None
+    # two-sided: P(|N(0, 1)| > z) = erfc(z / √2)
     p = math.erfc(abs(product) / math.sqrt(2 * variance))
     return float(np.clip(product / math.sqrt(squares_x * squares_y), -1, 1)), p

@@ -39,9 +39,9 @@ def inputs_frame(inputs: Iterable[Any], cells: Sequence[Any], labels: Mapping[st
         for row in of_layer["rows"]:
             of_head = (source, of_layer["n"], of_layer["layer"], of_layer["window"], row["head"])
             if of_head in measured_heads:
-                place = (facts.get("weights"), labels[source] or "", scale_of(facts), *of_head[1:])
+                columns = (facts.get("weights"), labels[source] or "", scale_of(facts), *of_head[1:])
                 statistics = {name: value for name, value in row.items() if name in METRICS}
-                rows[of_head] = dict(zip(PLACE, place, strict=True)) | statistics
+                rows[of_head] = dict(zip(PLACE, columns, strict=True)) | statistics
     order = [*labels]
     ordered = [rows[of_head] for of_head in sorted(rows, key=lambda of_head: (order.index(of_head[0]), *of_head[1:]))]
     frame = typed(pd.DataFrame(ordered, columns=[*PLACE] if not ordered else None), CellLine)

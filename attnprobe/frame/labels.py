@@ -26,7 +26,7 @@ BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "
 
 
 def identity(facts: Mapping[str, Any] | None) -> str:
-    """The identity of a source's tensors as text: its facts, without names of things that other facts hash."""
+    """The identity of a source's tensors as text: its facts, without names whose contents other facts hash."""
     determinants = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
     return json.dumps(determinants, sort_keys=True, default=plain)
 
@@ -36,8 +36,8 @@ def scale_of(facts: Mapping[str, Any] | None) -> float:
     return (facts or {}).get("scale_inputs", 1)
 
 
-def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
-    """A short label for each source of the records, by `identity`, in their order; None for a single source.
+def source_labels(cells: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
+    """A short label for each source of the cells, by `identity`, in their order; None for a single source.
 
     The label is the word of ``--weights``, or the name of a Q/K/V file or of a task. Sources with the same word have
     further facts in their labels, until no two labels are equal.
@@ -47,8 +47,8 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
     ['initialized, weights seed 0', 'initialized, weights seed 1']
     """
     sources: dict[str, Mapping[str, Any]] = {}
-    for record in records:
-        sources.setdefault(identity(record.get("source")), record.get("source") or {})
+    for cell in cells:
+        sources.setdefault(identity(cell.get("source")), cell.get("source") or {})
     if len(sources) < 2:
         return dict.fromkeys(sources)
     labels = {}
@@ -94,23 +94,23 @@ def sources_in_words(sources: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"source: {facts or 'without facts'}" for facts in known]
 
 
-def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
+def measured_words(cells: Sequence[Mapping[str, Any]]) -> str:
     """What was measured, in plain words: weights, text, layers, numbers of tokens and heads.
 
     >>> facts = {"model": "minilm", "weights": "pretrained", "text": "embedded"}
     >>> measured_words([{"source": facts, "layer": 0, "n": 512, "heads": list(range(12))}])
     'MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package, layer 0, n = 512 tokens, 12 heads'
     """
-    sources = [record.get("source") or {} for record in records]
+    sources = [cell.get("source") or {} for cell in cells]
     factors = sorted({scale_of(facts) for facts in sources})
-    lengths = sorted({record["n"] for record in records})
+    lengths = sorted({cell["n"] for cell in cells})
     # a training on a task has layers and heads of its own model
-    placed = [record for record in records if "task" not in (record.get("source") or {})]
-    heads = {head for record in placed for head in record.get("heads") or ()}
+    placed = [cell for cell in cells if "task" not in (cell.get("source") or {})]
+    heads = {head for cell in placed for head in cell.get("heads") or ()}
     parts = [
         sources_words(sources),
         "" if factors == [1] else f"scores x {', '.join(f'{factor:g}' for factor in factors)}",
-        layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
+        layers_in_words([cell for cell in placed if isinstance(cell.get("layer"), int)]),
         f"n = {', '.join(map(str, lengths))} tokens{_beyond_positions(sources, max(lengths, default=0))}",
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
         "scores without bias and cap" if any(facts.get("scores") == "plain" for facts in sources) else "",
@@ -161,9 +161,9 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
     return " of ".join(str(facts[name]) for name in ("task", "text") if facts.get(name)), "", ""
 
 
-def layers_in_words(records: Iterable[Mapping[str, Any]]) -> str:
-    """The layers of records; empty without records."""
-    layers = sorted({record["layer"] for record in records})
+def layers_in_words(cells: Iterable[Mapping[str, Any]]) -> str:
+    """The layers of cells; empty without cells."""
+    layers = sorted({cell["layer"] for cell in cells})
     return layer_in_words(spans(layers)) if layers else ""
 
 
@@ -186,6 +186,7 @@ def file_tag(label: str | None) -> str:
     """
     if not label:
         return ""
+    # 60 characters, because a name of a file may have 255 bytes, and labels of several facts are long
     tag = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")[:60]
     digest = hashlib.sha256(printable(label).encode()).hexdigest()
     return f"-{tag}" if tag == label else f"-{tag}-{digest[:6]}"

@@ -51,6 +51,7 @@ def _blocks(path: Path, cell: Fields, place: dict[str, Any]) -> DataFrame:
     import pandas as pd
 
     with reading(path, UsageError, ": not a map; delete it, and the next run writes it again"):
+        # without pickle: a run's folder may come from anywhere
         blocks = np.load(io.BytesIO(read_regular(path, LARGEST)), allow_pickle=False)  # (h, b_q, b_k)
         if blocks.ndim != 3 or len(blocks) != len(cell["heads"]):
             raise ValueError(f"it has the shape {blocks.shape}, not one of {len(cell['heads'])} heads")

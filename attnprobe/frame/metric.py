@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
@@ -54,6 +55,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         symbol = self.symbol or self.title
+        # the class is frozen: a metric changes only here, where it is made
         object.__setattr__(self, "symbol", symbol)
         object.__setattr__(self, "tex", self.tex or symbol)
 
@@ -92,7 +94,7 @@ class Metric:
 
 def perplexity(loss: float) -> float:
     """``exp(loss)``, at most exp(700); NaN for a loss that is not finite."""
-    return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.nan
+    return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.nan  # exp(710) overflows float64
 
 
 def perplexity_change(loss: float, change: float) -> float:
@@ -260,7 +262,7 @@ JUDGED = (  # of a kernel's output on a case of a pack
         "lse_excess", "error of lse over tolerance", "largest error of the log-sum-exp over its tolerance", "lse / tol."
     ),
     share("queries_within", "queries within tolerance", "share of queries with all entries within", better="larger"),
-    fact("not_finite", "entries not finite", "entries that are NaN or infinite"),
+    fact("entries_not_finite", "entries not finite", "entries of the output that are NaN or infinite"),
 )
 CHOICE = ("mass", "mass_p10", "mass_efficiency", "recall_k")  # of keys: 1 for a method that uses all of them
 ROWS = (  # of attention rows, each a distribution over keys
@@ -454,7 +456,9 @@ MODELS = (  # of a whole model with a method in place of its attention
     ),
     Metric("needle_rank", "needle's rank", "mean place of the needle's tokens among all words, from 1"),
     share("answer_right", "right answers", "share of windows whose answer greedy decoding would give", better="larger"),
-    share("answer_flipped", "flipped answers", "share of windows whose answer exact attention has right, and this not"),
+    share(
+        "answer_flipped", "flipped answers", "share of windows whose answer exact attention has right, the method not"
+    ),
 )
 VERDICTS = (  # shares of heads with a verdict
     share("holds", "holds", "share of heads for which the statement holds", better="larger"),
@@ -687,7 +691,7 @@ UNJUDGED = (  # further numbers of heads, which no gate limits
     fact("exact_seconds", "time of exact attention", "time of torch's fused exact attention", unit="s", timed=True),
 )
 MAPS = (described("weight", "mean weight of a block", "mean entry of a block of the matrix"),)
-ADDED = (  # by the arithmetic of a format to a method's own error; B^ is the method in the format
+ADDED = (  # what the arithmetic of a format adds to a method's own error; B^ is the method in the format
     Metric(
         "rounding_error",
         "error added by rounding",
@@ -731,7 +735,7 @@ ADDED = (  # by the arithmetic of a format to a method's own error; B^ is the me
     ),
     described("cancellation", "cancellation of rows", "largest sum of absolute weights of a row over its absolute sum"),
 )
-ADDED_IN_MODEL = (  # by the same to the drift of a model
+ADDED_IN_MODEL = (  # what the arithmetic of a format adds to the drift of a model
     Metric(
         "rounding_drift",
         "drift added by rounding",
@@ -768,28 +772,29 @@ PLACES = (  # what a number is of: the axes of figures
         r"$P(\mathrm{error} > \varepsilon)$",
     ),
 )
-METRICS = {
-    metric.name: metric
-    for topic in (
-        *(
-            OUTPUT,
-            MATRIX,
-            DIAGNOSTICS,
-            SELECTED,
-            INVERSE,
-            KERNELS,
-            JUDGED,
-            ROWS,
-            COSTS,
-            GROWTH,
-            MODELS,
-            VERDICTS,
-            PROMISES,
-        ),
-        *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, ADDED, ADDED_IN_MODEL, PLACES),
-    )
-    for metric in topic
-}
+
+
+def by_name(*topics: Sequence[Metric]) -> dict[str, Metric]:
+    """The metrics of all topics by name.
+
+    Raises:
+        ValueError: two metrics have one name: the second would take the place of the first in every table.
+
+    >>> by_name([Metric("drift", "drift", "of a model")], [Metric("drift", "drift", "of its logits")])
+    Traceback (most recent call last):
+    ValueError: metric drift is declared twice: 'of a model' and 'of its logits'
+    """
+    metrics: dict[str, Metric] = {}
+    for metric in chain(*topics):
+        if (other := metrics.setdefault(metric.name, metric)) is not metric:
+            raise ValueError(f"metric {metric.name} is declared twice: {other.meaning!r} and {metric.meaning!r}")
+    return metrics
+
+
+METRICS = by_name(
+    *(OUTPUT, MATRIX, DIAGNOSTICS, SELECTED, INVERSE, KERNELS, JUDGED, ROWS, COSTS, GROWTH, MODELS, VERDICTS, PROMISES),
+    *(BUDGETS, TRAINING, SPECTRA, CONDITIONS, INPUTS, STATEMENTS, UNJUDGED, MAPS, ADDED, ADDED_IN_MODEL, PLACES),
+)
 
 
 def metrics(*names: str) -> tuple[Metric, ...]:

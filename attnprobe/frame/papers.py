@@ -51,6 +51,7 @@ def read_reference(path: str | Path) -> Reference:
     """The points of a CSV file with the columns init, n, d, method, value and digitisation_uncertainty."""
     path = path_of(path)
     with reading(f"--reference {path}"):
+        # utf-8-sig: spreadsheets begin a file with a byte order mark, which would be part of the first column's name
         lines = csv.DictReader(io.StringIO(read_regular(path, LARGEST).decode("utf-8-sig")))
         names = [name.strip() for name in lines.fieldnames or ()]
         lines.fieldnames = names
@@ -103,7 +104,7 @@ def weights_of(init: str, weights: Collection[str]) -> str | None:
 
 
 def overlay_of(references: Sequence[Reference], frame: DataFrame) -> DataFrame:
-    """The values of papers as a frame: the metric `METRIC`, where each stands, its ``init`` and its ``uncertainty``.
+    """The values of papers as a frame: the metric `METRIC`, its n, d, method and weights, ``init``, ``uncertainty``.
 
     Papers measure layer 0 with softmax. ``name`` is the name of the run's first method that the paper means, and
     ``weights`` are the run's weights; if the run has none, both are the paper's own words. Of several values of one
@@ -141,8 +142,8 @@ def beside_papers(frame: DataFrame, overlay: DataFrame) -> DataFrame:
 
     A method without a budget stands beside the values at every d.
     """
-    at = ["weights", "n", "name", "layer", "target", "scale_inputs"]
+    shared = ["weights", "n", "name", "layer", "target", "scale_inputs"]
     values = overlay.rename(columns={METRIC: "paper", "d": "of_d"})
-    rows = frame.merge(values, on=at)
+    rows = frame.merge(values, on=shared)
     rows = rows[rows["d"].isna() | (rows["d"] == rows["of_d"])]
     return rows.assign(d=rows["of_d"]).drop(columns="of_d").reset_index(drop=True)

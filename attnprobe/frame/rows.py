@@ -143,6 +143,7 @@ class RowTypes:
 
     @cached_property
     def _lists(self) -> dict[str, TypeAdapter[Any]]:
+        # A list is validated at once: one call for each row takes several times as long.
         lists: dict[str, Any] = {kind: list[model] for kind, model in self.kinds.items()}  # type: ignore
         return {kind: TypeAdapter(rows) for kind, rows in lists.items()}
 
@@ -166,6 +167,7 @@ class RowTypes:
         rows = cell.get("rows", [])
         if len(rows) != cell["lines"]:
             return f"{len(rows)} of its {cell['lines']} rows can be read"
+        # Before rows are grouped by kind, which would raise instead of naming the field.
         if not all(isinstance(row, dict) and isinstance(row.get("kind"), str) for row in rows):
             return "field kind: a row has none"
         for kind, group in by_kind(rows).items():
@@ -183,6 +185,7 @@ class RowTypes:
         Infinity, which is a text in JSON, is a number.
         """
         named = {field.alias or name: field for name, field in self.cell.model_fields.items()}
+        # A run of an earlier version lacks the fields that later ones added.
         lacks = {name: field.default for name, field in named.items() if not field.is_required() and name not in cell}
         rows = [
             {name: _number(value) for name, value in row.items() if name in self._fields[row["kind"]]}

@@ -28,7 +28,7 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = (), cl
 
     The columns besides ``by`` are
 
-    - ``heads, windows, repeats, cells``: how many different ones; ``values``: the number of rows with a head;
+    - ``heads, windows, repeats, cells``: the number of different values of each; ``values``: of rows with a head;
     - ``status``: the worst status of the group's cells; ``reason``: the reasons of the cells with that status;
     - ``bad``: whether a head has bad rows that no guard replaced; ``over``: whether d is exceeded by more than 5 %;
     - ``METRIC.STAT`` for each metric and each of `STATISTICS`; ``METRIC.half``, half of the 95 % interval of the mean;
@@ -265,8 +265,10 @@ def _states(frame: DataFrame, codes: np.ndarray, count: int) -> dict[str, Any]:
 
     ranks = frame["status"].map(STATUSES.index).to_numpy(int) if "status" in frame else np.zeros(len(frame), int)
     worst = np.zeros(count, int)
+    # `worst[codes] = …` would keep the last row of each group and not the worst
     np.maximum.at(worst, codes, ranks)
     guarded = ~np.isnan(_numbers(frame, "guarded_rows"))
+    # a guard has replaced the rows that it counts, so they spoil nothing
     spoiled = (_numbers(frame, "bad_rows") > 0) & ~guarded
     bad = np.zeros(count, bool)
     np.logical_or.at(bad, codes, spoiled)

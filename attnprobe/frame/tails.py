@@ -75,6 +75,7 @@ def _resampled(values: ArrayLike, windows: ArrayLike) -> tuple[np.ndarray, np.nd
     known, codes = np.unique(np.asarray(windows), return_inverse=True)
     if len(known) < 2 or np.isnan(numbers).any():
         return numbers, codes, None
+    # how often each window is drawn says all: its steps come and go together
     draws = np.random.default_rng(0).multinomial(len(known), np.full(len(known), 1 / len(known)), RESAMPLES)
     return numbers, codes, draws
 

@@ -15,7 +15,7 @@ from ..errors import UsageError, cut
 P = ParamSpec("P")
 R = TypeVar("R")
 
-WIDEST = {int: 128, float: 63}  # bits of a whole number: of a seed in records, and of a number that torch takes
+WIDEST = {int: 128, float: 63}  # bits of a whole number: of a seed in rows, and of a number that torch takes
 NUMBERS = {  # what annotations call them: the types of values, and words
     bool: (bool, "True or False"),
     int: (Integral, "a whole number"),
@@ -52,8 +52,8 @@ def checked(**declared: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def call(*args: P.args, **options: P.kwargs) -> R:
-            given = {**dict(zip(named, args, strict=False)), **options}
-            for name, value in given.items():
+            arguments = {**dict(zip(named, args, strict=False)), **options}
+            for name, value in arguments.items():
                 if (problem := fault(value, kinds().get(name, Any))) is not None:
                     raise UsageError(f"{function.__name__}: {name}{problem}")
             return function(*args, **options)
@@ -137,7 +137,9 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is bool:
         return own is bool
     if kind in NUMBERS:
+        # True is an int to Python; as a budget or a seed it is a mistake
         return issubclass(own, NUMBERS[kind][0]) and not issubclass(own, bool)
+    # a text is a sequence of letters to Python; where a list of names is needed it is one name, unlisted
     if issubclass(own, (str, bytes)) and kind in (Sequence, Iterable, Collection):
         return False
     return issubclass(own, kind)

@@ -41,8 +41,8 @@ class Format:
 
 FLOAT64 = Format("float64", 53, sys.float_info.max, 2.0**-1074, "float64")  # nothing is rounded
 FORMATS = {
-    one.name: one
-    for one in (
+    format.name: format
+    for format in (
         Format("fp32", 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149, "float32"),
         Format("tf32", 11, (2 - 2.0**-10) * 2.0**127, 2.0**-136, None),
         Format("fp16", 11, 65504.0, 2.0**-24, "float16"),
@@ -111,7 +111,7 @@ def arithmetics(text: str, what: str) -> tuple[str, ...]:
     >>> arithmetics("bf16,fp16:autocast,bf16:every", "--formats")
     ('bf16', 'fp16:autocast')
     """
-    found = [format_and_model(one) for one in words(text, what)]
+    found = [format_and_model(word) for word in words(text, what)]
     if any(format == FLOAT64 for format, _ in found):
         raise unknown("format", FLOAT64.name, FORMATS)
-    return tuple(dict.fromkeys(arithmetic_text(*one) for one in found))
+    return tuple(dict.fromkeys(arithmetic_text(format, model) for format, model in found))

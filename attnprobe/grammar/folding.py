@@ -27,6 +27,7 @@ def fold_text(text: str, width: int) -> str:
             lines += paragraph
             continue
         first = _indent(paragraph[0])
+        # an entry of Args continues deeper than it begins
         later = _indent(paragraph[-1]) if len(paragraph) > 1 else first
         lines += textwrap.wrap(
             " ".join(line.strip() for line in paragraph),

@@ -1,7 +1,7 @@
 """Text from outside: file names, keys, metadata, messages of exceptions.
 
 Such text may hold characters that move a cursor, change colours, reverse a line or have no encoding. Everything that
-leaves the program passes `printable` on its way to a terminal, a file or a page, and records hold text that has passed
+leaves the program passes `printable` on its way to a terminal, a file or a page, and rows hold text that has passed
 it. The result is plain text in every encoding of Unicode, and passing it again changes nothing.
 """
 
@@ -97,8 +97,8 @@ def notes(error: BaseException) -> list[str]:
     >>> notes(error)
     ['in layer 3']
     """
-    given = vars(error).get("__notes__")
-    return [one_line(cut(note, LINE)) for note in given if type(note) is str] if type(given) is list else []
+    own = vars(error).get("__notes__")
+    return [one_line(cut(note, LINE)) for note in own if type(note) is str] if type(own) is list else []
 
 
 class _Diverted(io.TextIOBase):
@@ -134,6 +134,7 @@ def diverted() -> Iterator[None]:
 def undiverted() -> TextIO | None:
     """The stdout that a `diverted` block has replaced; None outside of such blocks."""
     stream = sys.stdout
+    # blocks may stand in one another: a command's, and a method's in it
     while isinstance(stream, _Diverted):
         stream = stream.stdout
     return None if stream is sys.stdout else stream

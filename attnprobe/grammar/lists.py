@@ -47,14 +47,14 @@ def options_text(options: Mapping[str, object] | str | None) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
 
 
-def method_label(record: Mapping[str, Any]) -> str:
-    """The method of a record as the command line takes it, ``NAME[:k=v,…]``; empty for a record without a method.
+def method_label(cell: Mapping[str, Any]) -> str:
+    """The method of a row as the command line takes it, ``NAME[:k=v,…]``; empty for a row without a method.
 
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
     'skyformer:inverse=newton,ridge=0.001'
     """
-    options = options_text(record.get("options"))
-    return (record["method"] or "") + (f":{options}" if options else "")
+    options = options_text(cell.get("options"))
+    return (cell["method"] or "") + (f":{options}" if options else "")
 
 
 def options_of(text: str) -> dict[str, Any]:
@@ -70,6 +70,7 @@ def options_of(text: str) -> dict[str, Any]:
 def _option(text: str) -> Any:
     if text in ("True", "False"):
         return text == "True"
+    # whole numbers first: "8" is a float too
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -198,7 +199,7 @@ def numbers(text: str, called: str, least: int = 0) -> tuple[int, ...]:
         if high < low:
             raise UsageError(f"{called}: the range {part.strip()} runs backwards; write {high}-{low}")
         if high - low >= 100_000:
-            raise UsageError(f"{called}: the range {part.strip()} is too long")
+            raise UsageError(f"{called}: the range {part.strip()} is too long; write at most 100000 numbers")
         every += range(low, high + 1)
     return tuple(dict.fromkeys(every))
 
@@ -219,10 +220,10 @@ def lengths(text: str, called: str) -> tuple[int, ...]:
     return values
 
 
-def available_ones(numbers: Sequence[int] | str, called: str, available: Sequence[int]) -> tuple[int, ...]:
+def chosen_numbers(numbers: Sequence[int] | str, called: str, available: Sequence[int]) -> tuple[int, ...]:
     """The requested numbers, if they are available; ``all`` is everything ``available``.
 
-    >>> available_ones("all", "head", range(3))
+    >>> chosen_numbers("all", "head", range(3))
     (0, 1, 2)
     """
     if isinstance(numbers, str):
@@ -280,7 +281,7 @@ def either(names: Sequence[str]) -> str:
 
 
 def counted(word: str, numbers: Sequence[int]) -> str:
-    """Sorted numbers of things, with the name of the things.
+    """Sorted numbers behind the word for them, such as layers.
 
     >>> counted("layer", [5]), counted("layer", [0, 1, 5])
     ('layer 5', 'layers 0-1, 5')

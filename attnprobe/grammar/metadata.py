@@ -66,7 +66,7 @@ def _different(numbers: list[int]) -> list[int]:
 
 
 def _inside(facts: Any) -> Any:
-    """Facts that may stand one level deeper in a record."""
+    """Facts that may stand one level deeper in a row."""
     shallow({"origin": facts})
     return facts
 

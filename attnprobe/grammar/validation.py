@@ -34,7 +34,7 @@ def shallow(value: object, depth: int = 0) -> object:
 
 
 def said(text: str, **limits: Any) -> Any:
-    """The meaning of a field of a record, and the limits of its value."""
+    """The meaning of a field of a row, and the limits of its value."""
     return Field(description=text, **limits)
 
 
@@ -58,7 +58,7 @@ def in_words(error: ValidationError, record: object) -> dict[str, str]:
 def _problem(error: Fields, record: object) -> str:
     """One error of pydantic as ``field NAME: what is wrong``."""
     name, value = "", record
-    # pydantic's path has the members of unions too, which are no keys of the record
+    # pydantic's path has the members of unions too, which are no keys of the object
     for part in error["loc"]:
         if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
             name += f"[{part}]" if isinstance(part, int) else f".{part}"

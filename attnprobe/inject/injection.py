@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "attnprobe_injected"
 
+# by module: transformers hands the attention function its module and not the model
 _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
 
 
@@ -47,6 +48,7 @@ class _Injection:
 
     def masks_now(self) -> Masks:
         """The masks of the current forward; outside a forward a call has its own."""
+        # a module called alone begins no forward that would clear shared masks
         if not self.numbering.depth:
             return Masks(self.implementation)
         self.masks = self.masks or Masks(self.implementation)
@@ -125,6 +127,7 @@ def attention_by(
     Args:
         function: from a call to its output, (b, n_q, h, p_v); None leaves the call to the model.
     """
+    # models that share a module (tied encoders) must not be injected twice either
     modules = list(model.modules())
     if any(module in _injections for module in modules):
         raise UsageError(f"{type(model).__name__} has a method injected already; leave that block first")
@@ -141,9 +144,11 @@ def attention_by(
     finally:
         for module in modules:
             _injections.pop(module, None)
+    # a block without a forward selects nothing wrongly; only a forward that reached no selected layer does
     if injection.numbering.forwards == 0:
         return
     seen = injection.numbering.seen
+    # checked at the end of the block, because only a forward shows which layers call the function
     if not seen:
         raise bypassed(model)
     if missing := injection.selection.missing((place.layer, place.module) for place in seen):
@@ -229,5 +234,6 @@ def _registered_attention(
     """The attention function of `register_attention`."""
     place = Place(type(module).__name__, 0, layer_of("", module) or 0, 0)
     own = Masks().own(module, query, key, value, attention_mask, scaling, dropout, extras)
+    # no forward is numbered here, so every call counts as the first of its layer
     call = call_of(module, query, key, value, own.mask.numbers, scaling, extras, place)
     return own.where_blind(call, replacement(call)).contiguous(), None

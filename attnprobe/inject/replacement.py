@@ -71,10 +71,11 @@ class Replacement:
         """The output with a separate budget for each head. Heads of equal budget run together."""
         groups: dict[int | None, list[int]] = {}
         for head in range(call.heads):
-            place = (call.layer, head) if (call.layer, head) in budgets else call.layer
-            if place not in budgets:
-                raise UsageError(f"{call.module}: no budget is given for layer {call.layer}, head {head}")
-            groups.setdefault(budgets[place], []).append(head)
+            key = (call.layer, head) if (call.layer, head) in budgets else call.layer
+            if key not in budgets:
+                raise UsageError(f"{call.module}: no budget for layer {call.layer}, head {head}; add it to d")
+            groups.setdefault(budgets[key], []).append(head)
+        # index_copy makes a new tensor, so that gradients flow
         output = call.q.new_empty(*call.q.shape[:1], call.q.shape[2], call.heads, call.v.shape[3])
         for d, heads in groups.items():
             part = replace(self, d=d) if d is not None else Replacement(get(EXACT), None, self.seed, EXACT, {})
@@ -83,6 +84,7 @@ class Replacement:
 
     def _of_heads(self, call: AttentionCall, heads: Sequence[int] | None = None) -> Tensor:
         """The output of ``heads``, all by default, (b, n_q, heads, p_v)."""
+        # half precision would add its own rounding to the method's error
         wide = torch.promote_types(call.q.dtype, torch.float32 if self.arithmetic is None else torch.float64)
         full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
         if call.beyond() is not None and self.method.name == EXACT and self.target == EXACT:
@@ -92,6 +94,7 @@ class Replacement:
             rows = [self._row(full, row, heads) for row in range(len(call.q))]
         except UsageError as error:
             line = message(error)
+            # the same type: a run counts an Unsupported cell as skipped and others as failed
             raise type(error)(line if line.startswith(call.module) else f"{call.module}: {line}") from error
         return torch.stack(rows).transpose(1, 2).to(call.q.dtype)
 
@@ -143,8 +146,9 @@ class Replacement:
                 f"{call.module}: a query follows a cache of keys, and {entry.name} cannot decode ({why}): pass "
                 "use_cache=False"
             )
+        # a method that does not care for the order of keys may read a cache whose first keys are gone
         placed = "permutation_equivariant" not in entry.tags
-        if call.cached and call.local and placed:  # the first keys may be gone
+        if call.cached and call.local and placed:
             raise Unsupported(
                 f"{call.module}: a query follows a cache that may lack the keys behind the sliding window, and "
                 f"{entry.name} goes by the places of tokens: pass use_cache=False"

@@ -31,6 +31,7 @@ FORM = 9  # raised when captures of the same source change
 LARGEST = 4 * GIB  # of all entries, by default
 ENTRY = re.compile(r"[^-]+-[0-9a-f]{64}\.(json|safetensors|model)")  # the name of an entry
 FOLDER = ".model"  # the suffix of an entry that is a folder
+# The number of the process is in the name, so that folders of killed processes can be told from live ones.
 MAKING = re.compile(r"\.(\d+)-\w+\.tmp")  # the name of a folder in which a process makes an entry
 TITLE = "name"  # the file in it that holds the user's name of the model
 UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
@@ -107,6 +108,7 @@ class Cache:
         """The seal of the files in the folder of a key; None if there is none."""
         for path in self._files(key, FOLDER):
             with suppress(OSError):
+                # Hashing a model takes seconds, and a damaged one would give other numbers without a word.
                 seal = Seal(sorted(path.iterdir()))
                 if seal.sha256 == Entry(path, 0, 0).sha256:
                     os.utime(path)
@@ -183,8 +185,8 @@ class Cache:
         """The entries of a key: files and folders with the name of an entry. All others are not the cache's."""
         with suppress(OSError):
             for path in self.folder.glob(f"{key}-*{suffix}"):
-                right = path.is_dir() if path.suffix == FOLDER else path.is_file()
-                if right and ENTRY.fullmatch(path.name) and not path.is_symlink():
+                fits = path.is_dir() if path.suffix == FOLDER else path.is_file()
+                if fits and ENTRY.fullmatch(path.name) and not path.is_symlink():
                     yield path
 
     def _bytes(self, key: str, suffix: str) -> bytes | None:
@@ -195,7 +197,7 @@ class Cache:
             with suppress(OSError):
                 data = path.read_bytes()
                 if hashlib.sha256(data).hexdigest() == Entry(path, 0, 0).sha256:
-                    os.utime(path)
+                    os.utime(path)  # the order of eviction; times of access are often not kept by a file system
                     return data
                 path.unlink(missing_ok=True)
                 self.notify(f"{path}: the cached capture is damaged; it is made again")
@@ -208,11 +210,13 @@ class Cache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with replacing(self.folder / name) as temporary:
+                # Captures hold what a private text says, so nobody else may read them, not even while they are written.
                 temporary.touch(mode=0o600)
                 temporary.write_bytes(data)
         except OSError as error:
             self.notify(f"{self.folder}: the capture is not cached: {error.strerror or error}")
             return
+        # Another hash has another name, so the earlier entry of the key is not replaced by the rename.
         for other in self._files(key, suffix):
             if other.name != name:
                 other.unlink(missing_ok=True)
@@ -223,7 +227,7 @@ class Cache:
         entries = self.entries()
         excess = sum(entry.size for entry in entries) - self.largest
         for entry in entries:
-            if excess > 0 and entry.path.name != newest:
+            if excess > 0 and entry.path.name != newest:  # else a large entry would evict itself, and all others
                 _remove(entry.path)
                 excess -= entry.size
 
@@ -267,6 +271,7 @@ def _remove(path: Path) -> None:
 
 def _stored_facts(file: BinaryIO) -> dict[str, Any]:
     """The JSON facts in the header of a safetensors file."""
+    # The length comes from a file that may be damaged: no more than MIB of it is believed.
     size = int.from_bytes(file.read(8), "little")
     return parse_json(parse_json(file.read(min(size, MIB)))["__metadata__"]["facts"])
 

@@ -84,6 +84,7 @@ def resolve(
     with stage(timings, "tokenising"):
         text = _text(spec, substitutions)
 
+    # Called only if the cache lacks something: the imports and the vocabulary take seconds.
     def opened() -> Opened:
         with stage(timings, "imports"):
             import transformers
@@ -127,20 +128,22 @@ def _identity(
 
     It is None if a file that it depends on cannot be read. The error is raised when the file is loaded.
     """
-    given = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
-    given |= {} if spec.scores == "model" else {"scores": spec.scores}
-    given |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}
+    settings = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
+    settings |= {} if spec.scores == "model" else {"scores": spec.scores}
+    settings |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}
+    # Another version may round a forward otherwise, or cut a text into other tokens.
     packages = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     trained = folder is not None and weights != "initialized"
     tensors = folder.weights_sha256 if folder is not None and trained else None
     read = (text.name, text.split, text.sha256, text.readings)
+    # GPUs differ in the order of their sums, so in the last bits of Q, K and V.
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     try:
         named = None if folder is None else (folder.name, folder.revision, settings_sha256(folder.path))
         tokenizer = _tokenizer_sha256(spec.tokenizer, spec.cache)
     except (OSError, SourceError):
         return None
-    return key_of(FORM, given, packages, named, weights, tensors, read, tokenizer, where)
+    return key_of(FORM, settings, packages, named, weights, tensors, read, tokenizer, where)
 
 
 def _tokenizer_sha256(name: str | None, cache: bool) -> str | None:
@@ -203,6 +206,7 @@ def _model(spec: SourceSpec, substitutions: _Substitutions) -> tuple[ModelFolder
         try:
             return _snapshot(spec.model, needs_tensors), spec.weights
         except Unreachable as error:
+            # A mistyped package is taken for a hub id, so the nearest names of this machine are offered too.
             near = nearest(spec.model, [*PACKAGES, *cached_models()])
             raise SourceError(
                 f"{error}: use --model DIR, --weights initialized without --model, or fetch it beforehand"

@@ -55,15 +55,16 @@ def converted(name: str, file: Seal, cache: Cache) -> ModelFolder:
         return _folder(name, file, _unkept[key][1])
     seal = cache.folder_of(key)
     if seal is None:
-        place = _place(cache)
-        folder = Path(place.name) / "model"
+        scratch = _scratch(cache)
+        folder = Path(scratch.name) / "model"
         with reading(name, SourceError, UNREADABLE):
-            _convert(file.files[0], folder, Path(place.name) / "model.gguf", cache)
+            _convert(file.files[0], folder, Path(scratch.name) / "model.gguf", cache)
         (folder / TITLE).write_text(name, encoding="utf-8", errors="replace")
+        # Before the folder gets its key: a file that changed meanwhile must not be kept under the old hash.
         file.hold()
         seal = Seal(sorted(folder.iterdir()))
         if not cache.keep_folder(key, seal):
-            _unkept[key] = place, seal
+            _unkept[key] = scratch, seal  # an unreferenced TemporaryDirectory would be removed
     return _folder(name, file, seal)
 
 
@@ -71,7 +72,7 @@ def _folder(name: str, file: Seal, seal: Seal) -> ModelFolder:
     return ModelFolder(name, seal.files[0].parent, seals=(seal,), origin_sha256=file.sha256)
 
 
-def _place(cache: Cache) -> TemporaryDirectory[str]:
+def _scratch(cache: Cache) -> TemporaryDirectory[str]:
     """An empty folder in the cache, so that a folder in it can be renamed; elsewhere if the cache cannot be written."""
     if cache.largest:
         with suppress(OSError):
@@ -169,12 +170,14 @@ def _model(path: Path, header: Header) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(
         path.parent, gguf_file=path.name, trust_remote_code=False, local_files_only=True
     )
+    # The path is that of a temporary link, and would be saved in config.json, so that hashes differ between runs.
     config.__dict__.pop("_model_name_or_path", None)
     refuse_settings(config.to_dict())
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(f"the architecture {header.architecture} is not that of a causal language model")
     if config.get_text_config().num_hidden_layers > len(header.shapes):
         raise ValueError(f"it states {config.get_text_config().num_hidden_layers} layers, more than it has tensors")
+    # Shapes alone: the tensors of the file are put in below, so that the weights are in memory once.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
@@ -182,6 +185,7 @@ def _model(path: Path, header: Header) -> PreTrainedModel:
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
             raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, not {tuple(expected[name].shape)}")
+    # transformers leaves out tensors that it does not know, without a word; the model would be another.
     if sum(tensor.numel() for tensor in tensors.values()) != header.numbers:
         raise ValueError(f"it holds tensors that transformers' {config.model_type} has no place for")
     model.load_state_dict(tensors, strict=False, assign=True)

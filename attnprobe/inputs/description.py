@@ -19,7 +19,7 @@ from .weights import STACKS, is_decoder_part, refuse_other_inputs, skeleton
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-MOST_UNKNOWN = 0.3
+MOST_UNKNOWN = 0.3  # of the tokens: beyond it the text is of another language or script than the vocabulary
 #: settings of a configuration that its hash leaves out: its version, its path, and those of the run
 UNHASHED = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation")
 WITH_SINKS = ("gpt_oss",)  # model types with sinks that their configuration does not state
@@ -56,6 +56,7 @@ def described(
             f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{text.name}' is unknown to it; "
             "use another --tokenizer or --text"
         )
+    # A tokenizer states a limit of its own (model_max_length), which may be the shorter one.
     limits = [limit for limit in (max_positions(config), vocabulary.longest) if limit is not None]
     trained = folder is not None and weights != "initialized"
     settings = {setting: value for setting, value in config.to_dict().items() if setting not in UNHASHED}

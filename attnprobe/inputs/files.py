@@ -11,7 +11,7 @@ that are not all tokens, with ``all_queries``, (h, n, p), ``key_positions`` (n,)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,14 +30,7 @@ from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-EXTRA = (
-    "sink_logits",
-    "positions",
-    "all_queries",
-    "key_positions",
-    "bias",
-    "own",
-)  # optional tensors of a layer and window
+EXTRA = ("sink_logits", "positions", "all_queries", "key_positions", "bias", "own")  # may be absent
 OURS = re.compile(rf"layer([0-9]{{1,9}})\.window([0-9]{{1,9}})\.([qkv]|{'|'.join(EXTRA)})")
 PLAIN = ("scale", "causal", "sliding_window", "sinks", "softcap")  # metadata of other programs
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -62,19 +55,14 @@ class FileSource(Source):
                 metadata = file.metadata() or {}
             self._ours = any(map(OURS.fullmatch, names))
             self.metadata = self._read_metadata(metadata)
-            self._places = self._find_places()
+            self._pairs = self._find_pairs()
             self._check_metadata()
-            self.n = self.default_n = min(self._tokens(*place) for place in self._places)
-            layers = [layer for layer, _ in self._places]
-            self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._places)
-            shapes = [self._shape(*place, "q") for place in self._places]
+            self.n = self.default_n = min(self._tokens(*pair) for pair in self._pairs)
+            layers = [layer for layer, _ in self._pairs]
+            self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._pairs)
+            shapes = [self._shape(*pair, "q") for pair in self._pairs]
             self.heads, p = shapes[0][0], shapes[0][2]
-            measured = [name for name in stored if name.split(".")[-1] in ("q", "k", "v", "all_queries")]
-            for name in measured:
-                if stored[name] not in STORED:
-                    every = ", ".join(STORED.values())
-                    raise SourceError(f"{self.name}: {name} is stored as {stored[name]}, not as one of {every}")
-            dtypes = sorted({STORED[stored[name]] for name in measured})
+            dtypes = self._dtypes(stored)
             if "float64" in dtypes and self.dtype != torch.float64:
                 notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
         origin = self.metadata.facts or {}
@@ -102,16 +90,25 @@ class FileSource(Source):
             **({} if self.selection is None else {"queries": self.selection.fact}),
         }
 
+    def _dtypes(self, stored: Mapping[str, str]) -> list[str]:
+        """The dtypes in which Q, K and V are stored, from safetensors' name of each tensor's dtype."""
+        measured = [name for name in stored if name.split(".")[-1] in ("q", "k", "v", "all_queries")]
+        for name in measured:
+            if stored[name] not in STORED:
+                every = ", ".join(STORED.values())
+                raise SourceError(f"{self.name}: {name} is stored as {stored[name]}, not as one of {every}")
+        return sorted({STORED[stored[name]] for name in measured})
+
     @property
     def head_numbers(self) -> tuple[int, ...]:
         """The head numbers that the file states, otherwise those that every layer has."""
         if self.metadata.heads is not None:
             return tuple(self.metadata.heads)
-        return tuple(range(min(self._shape(*place, "q")[0] for place in self._places)))
+        return tuple(range(min(self._shape(*pair, "q")[0] for pair in self._pairs)))
 
     @property
     def available(self) -> tuple[int, ...]:
-        return tuple(sorted({layer for layer, _ in self._places}))
+        return tuple(sorted({layer for layer, _ in self._pairs}))
 
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)
@@ -121,8 +118,8 @@ class FileSource(Source):
             if layer not in self.available:
                 raise UsageError(f"layer {layer}: {self.name} has {counted('layer', self.available)}")
             for window in range(windows):
-                if (layer, window) not in self._places:
-                    has = sorted(w for at, w in self._places if at == layer)
+                if (layer, window) not in self._pairs:
+                    has = sorted(w for at, w in self._pairs if at == layer)
                     raise UsageError(f"window {window} of layer {layer}: {self.name} has {counted('window', has)}")
                 tokens = self._tokens(layer, window)
                 if n > tokens:
@@ -165,21 +162,13 @@ class FileSource(Source):
             own = (
                 None if own is None or n < self._tokens(layer, window) else own[:, queried].to(self.device, self.dtype)
             )
-            placed = self._name(layer, window, "positions") in self._shapes
-            holds_all = not placed and self._queries(layer, window) == self._tokens(layer, window)
+            positioned = self._name(layer, window, "positions") in self._shapes
+            holds_all = not positioned and self._queries(layer, window) == self._tokens(layer, window)
             if queries is None and self.selection is not None and holds_all:
                 queries = file.get_tensor(self._name(layer, window, "q"))
             if queries is not None:
                 queries = (queries if queries.dim() == 3 else queries[None])[:, :n].to(self.device, self.dtype)
-            tensors = []
-            for axis in "qkv":
-                name = self._name(layer, window, axis)
-                piece = file.get_slice(name)
-                if axis == "q" and rows is not None:
-                    tensor = file.get_tensor(name)[..., rows, :]
-                else:
-                    tensor = piece[:n] if len(self._shapes[name]) == 2 else piece[:, :n]
-                tensors.append(tensor.to(self.device, self.dtype, copy=True).contiguous())
+            tensors = self._projections(file, n, layer, window, rows)
         if queries is not None:
             of_rows = queries if positions is None else queries[:, positions.to(self.device)]
             if not torch.equal(of_rows, tensors[0] if tensors[0].dim() == 3 else tensors[0][None]):
@@ -204,6 +193,20 @@ class FileSource(Source):
             )
         except UsageError as error:
             raise self._refused(layer, window, error) from error
+
+    def _projections(self, file: Any, n: int, layer: int, window: int, rows: Tensor | None) -> list[Tensor]:
+        """Q at the selected rows, K and V of the first n tokens, each (h, ·, p) or (·, p) as stored."""
+        tensors = []
+        for axis in "qkv":
+            name = self._name(layer, window, axis)
+            piece = file.get_slice(name)  # reads from the file only the numbers that are sliced
+            if axis == "q" and rows is not None:
+                tensor = file.get_tensor(name)[..., rows, :]
+            else:
+                tensor = piece[:n] if len(self._shapes[name]) == 2 else piece[:, :n]
+            # A copy, because safetensors maps the file: tensors of the map would change with it.
+            tensors.append(tensor.to(self.device, self.dtype, copy=True).contiguous())
+        return tensors
 
     def _rows(self, n: int, layer: int, window: int, positions: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The selected rows of Q and their positions, (n_q,) int64 each; both None for the first n tokens.
@@ -254,15 +257,15 @@ class FileSource(Source):
     def _queries(self, layer: int, window: int) -> int:
         return self._shape(layer, window, "q")[1]
 
-    def _find_places(self) -> set[tuple[int, int]]:
+    def _find_pairs(self) -> set[tuple[int, int]]:
         """The (layer, window) pairs of the file. It refuses incomplete pairs and shapes that do not match."""
         names = list(self._shapes)
         has = f"it has {', '.join(name[:80] for name in names[:8]) or 'no tensors'}{' …' if len(names) > 8 else ''}"
         ours = [match for name in names if (match := OURS.fullmatch(name))]
-        places = {(int(match[1]), int(match[2])) for match in ours} or {(0, 0)}
-        expected = {self._name(*place, axis) for place in places for axis in "qkv"}
+        pairs = {(int(match[1]), int(match[2])) for match in ours} or {(0, 0)}
+        expected = {self._name(*pair, axis) for pair in pairs for axis in "qkv"}
         absent = sorted(expected - set(names))
-        optional = {self._name(*place, name) for place in places for name in EXTRA} | ({"mask"} if not ours else set())
+        optional = {self._name(*pair, name) for pair in pairs for name in EXTRA} | ({"mask"} if not ours else set())
         strange = sorted(set(names) - expected - optional)
         if absent or strange:
             wrong = f"no tensor {absent[0]}" if absent else f"an unknown tensor {strange[0][:80]}"
@@ -272,21 +275,21 @@ class FileSource(Source):
                 raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, not (heads, tokens, dimension)")
             if 0 in self._shapes[name]:
                 raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, an axis of length 0")
-        for place in sorted(places):
-            placed = self._name(*place, "positions") in names or self.metadata.causal
-            if self._queries(*place) != self._tokens(*place) and not placed:
+        for pair in sorted(pairs):
+            positioned = self._name(*pair, "positions") in names or self.metadata.causal
+            if self._queries(*pair) != self._tokens(*pair) and not positioned:
                 raise SourceError(
-                    f"{self.name}: {self._name(*place, 'q')} has {self._queries(*place)} tokens, "
-                    f"{self._name(*place, 'k')} {self._tokens(*place)}; queries that are not all tokens need positions"
+                    f"{self.name}: {self._name(*pair, 'q')} has {self._queries(*pair)} tokens, "
+                    f"{self._name(*pair, 'k')} {self._tokens(*pair)}; queries that are not all tokens need positions"
                 )
-            of_k, of_v = (self._shape(*place, axis)[1] for axis in "kv")
+            of_k, of_v = (self._shape(*pair, axis)[1] for axis in "kv")
             if of_k != of_v:
-                raise SourceError(f"{self.name}: {self._name(*place, 'v')}: {of_v} tokens, but k has {of_k}")
-            heads, _, p = self._shape(*place, "q")
-            name = self._name(*place, "all_queries")
-            if name in names and self._shape(*place, "all_queries") != (heads, of_k, p):
+                raise SourceError(f"{self.name}: {self._name(*pair, 'v')}: {of_v} tokens, but k has {of_k}")
+            heads, _, p = self._shape(*pair, "q")
+            name = self._name(*pair, "all_queries")
+            if name in names and self._shape(*pair, "all_queries") != (heads, of_k, p):
                 raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, not {(heads, of_k, p)}")
-        return places
+        return pairs
 
     def _read_metadata(self, texts: dict[str, str]) -> QKVMetadata:
         """The metadata: our entry, or those of another program."""
@@ -305,18 +308,18 @@ class FileSource(Source):
         """Refuse metadata and positions that do not fit to the tensors."""
         if fault := self.metadata.fault(self.available):
             raise SourceError(f"{self.name}: {fault}")
-        for place in sorted(self._places):
-            heads, stated = self._shape(*place, "q")[0], self.metadata.heads
+        for pair in sorted(self._pairs):
+            heads, stated = self._shape(*pair, "q")[0], self.metadata.heads
             if stated is not None and len(stated) != heads:
                 raise SourceError(f"{self.name}: metadata heads: {len(stated)} numbers for {heads} heads")
-            name = self._name(*place, "positions")
+            name = self._name(*pair, "positions")
             if name in self._shapes:
                 with self._opened() as file:
                     positions = file.get_tensor(name)
                 try:
-                    check_positions(positions, self._queries(*place), self._tokens(*place), self.metadata.causal)
+                    check_positions(positions, self._queries(*pair), self._tokens(*pair), self.metadata.causal)
                 except UsageError as error:
-                    raise self._refused(*place, error) from error
+                    raise self._refused(*pair, error) from error
 
     def _refused(self, layer: int, window: int, error: UsageError) -> SourceError:
         where = f"layer{layer}.window{window}." if self._ours else ""

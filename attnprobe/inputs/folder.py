@@ -15,6 +15,7 @@ from ..files import MIB, path_of, read_json, read_regular, reading
 from ..grammar.arguments import fault
 
 LARGEST = 64 * MIB  # the size limit of a configuration and of the list of a model's shards
+# far above any real model; transformers would try to build a module for each
 MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in the setting's name
 KINDS: dict[str, Any] = {  # of settings that transformers reads before it checks any
     "architectures": list[str] | None,

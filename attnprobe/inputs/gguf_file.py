@@ -62,13 +62,14 @@ class _Walk:
     """Reads a header from its start to its end."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.size, self.place, self.elements = file, size, 0, 0
+        self.file, self.size, self.offset, self.elements = file, size, 0, 0
 
     def header(self) -> Header:
         if self.size < 4 or self.take(4) != MAGIC:
             raise ValueError("it does not begin with GGUF")
         version = self.number("I")
         if version not in VERSIONS:
+            # A small number of the other byte order has 0 in its 16 low bits.
             kind = "it is big-endian" if version & 0xFFFF == 0 else f"it is of version {version}"
             raise ValueError(f"{kind}; versions 2 and 3 are read, little-endian")
         tensors, keys = self.number("Q"), self.number("Q")
@@ -78,11 +79,11 @@ class _Walk:
         for _ in range(keys):
             key = self.text("key")
             if key in metadata:
-                raise ValueError(f"its key {cut(key)} is there twice")
+                raise ValueError(f"its key {cut(key)} occurs twice")
             kind = self.number("I")
             metadata[key] = self.value(key, kind)
             if key in LISTS and kind != LIST:
-                raise ValueError(f"its key {key} is no list")
+                raise ValueError(f"its key {key} is not a list")
         if not isinstance(metadata.get("general.architecture"), str):
             raise ValueError("it states no general.architecture")
         for key in OF_EACH_TOKEN:
@@ -93,17 +94,18 @@ class _Walk:
         for _ in range(tensors):
             name, shape, begin, size = self.tensor()
             if name in shapes:
-                raise ValueError(f"its tensor {cut(name)} is there twice")
+                raise ValueError(f"its tensor {cut(name)} occurs twice")
             shapes[name] = shape
             blocks.append((begin, begin + size, name))
         self.check_places(blocks, metadata.get(ALIGNMENT, 32))
         return Header(metadata, shapes)
 
     def take(self, size: int) -> bytes:
-        self.place += size
-        if self.place > self.size:
+        # Both checks come before reading: a false size would otherwise be allocated.
+        self.offset += size
+        if self.offset > self.size:
             raise ValueError("it ends inside its header")
-        if self.place > LARGEST:
+        if self.offset > LARGEST:
             raise ValueError(f"its header is larger than {LARGEST // MIB} MiB, the most that is read")
         data = self.file.read(size)
         if len(data) < size:
@@ -167,7 +169,7 @@ class _Walk:
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise ValueError(f"its {ALIGNMENT} is {cut(str(alignment))}, not a power of 2")
         before = 0
-        start = -(-self.place // alignment) * alignment
+        start = -(-self.offset // alignment) * alignment  # where the first block begins, behind the header
         for begin, end, name in sorted(blocks):
             if begin < before or begin % alignment:
                 raise ValueError(f"its tensor {cut(name)} begins at {begin}: inside another one, or not aligned")

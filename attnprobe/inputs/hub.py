@@ -138,6 +138,7 @@ def _complete(folder: Path, weights: bool) -> bool:
             ModelFolder(folder.name, folder).tensors()
         except SourceError:
             return False
+    # A download that was broken off leaves a snapshot with some of its files.
     names = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE)
     return any((folder / name).is_file() for name in names)
 

@@ -147,14 +147,14 @@ class ModelSource(Source):
         self._correct(list(captured.values()))
         facts = {name: fact for name, fact in self.facts.items() if name != "captured"}
         self.facts = facts | ({"captured": "cache"} if cached else {})
-        return {layer: self._labelled(layer, n, window, one) for layer, one in captured.items()}
+        return {layer: self._labelled(layer, n, window, capture) for layer, capture in captured.items()}
 
     def _correct(self, captured: Sequence[Captured]) -> None:
         """Correct the configuration's facts about attention by those that forwards have shown in some layers."""
-        widths = [one.sliding_window for one in captured if one.sliding_window is not None]
-        proved = {"causal": True} if any(one.causal for one in captured) else {}
+        widths = [capture.sliding_window for capture in captured if capture.sliding_window is not None]
+        proved = {"causal": True} if any(capture.causal for capture in captured) else {}
         proved |= {"sliding_window": widths[0]} if widths else {}
-        proved |= {"sinks": True} if any(one.sink_logits is not None for one in captured) else {}
+        proved |= {"sinks": True} if any(capture.sink_logits is not None for capture in captured) else {}
         self.facts = {name: fact for name, fact in self.facts.items() if name != "causal"} | proved
 
     def _read(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured]:
@@ -165,13 +165,14 @@ class ModelSource(Source):
             rows = None if self.selection is None else self.selection.positions(n).to(self.device)
             captured = read(model, self.name, segments, layers, self.spec.positions, rows, self.spec.scores)
         with stage(self.timings, "cache"):
-            for layer, one in captured.items():
+            for layer, capture in captured.items():
+                # W_O does not depend on n or the window, so it is stored once for all captures of the layer.
                 of_layer = key_of(self.identity, layer, "W_O")
-                if one.block is not None and not self.cache.holds_tensors(of_layer):
+                if capture.block is not None and not self.cache.holds_tensors(of_layer):
                     facts = {"what": "W_O", "model": self.facts["model"], "layer": layer}
-                    self.cache.keep_tensors(of_layer, {"weight": one.block.weight}, facts)
-                facts = {"what": "Q, K, V", "proved": one.proved, **self._cell_facts(n, layer, window)}
-                self.cache.keep_tensors(key_of(self.identity, n, window, layer), one.tensors, facts)
+                    self.cache.keep_tensors(of_layer, {"weight": capture.block.weight}, facts)
+                facts = {"what": "Q, K, V", "proved": capture.proved, **self._cell_facts(n, layer, window)}
+                self.cache.keep_tensors(key_of(self.identity, n, window, layer), capture.tensors, facts)
         return captured
 
     def _cached(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured] | None:
@@ -288,20 +289,21 @@ class ModelSource(Source):
         ids, spans = self.stream.vocabulary.read(f".{question}{answer}")
         counts = [sum(end > 1 + length for _, end in spans) for length in (0, len(question))]
         tokens, behind = self.segments(n, window)[-1], len(self.layout.after)
+        # A tokenizer may merge letters across the border; the tokens of the question would then not be its own.
         if tokens[len(tokens) - counts[0] - behind : len(tokens) - behind] != ids[len(ids) - counts[0] :]:
             raise UsageError(f"text {needle.name}: the tokenizer joins its question to the text before it")
         return counts[0] + behind, counts[1] + behind
 
     def _needle(self, n: int, window: int) -> list[int]:
         """The numbers of the tokens that the question at the end of the text asks for."""
-        place = f"{n}, window {window}"
-        if place not in self._card["needles"]:
+        window_key = f"{n}, window {window}"
+        if window_key not in self._card["needles"]:
             with stage(self.timings, "tokenising"):
                 marked = self.stream.needle(self.layout.text_tokens(n), window)
-            places = self.layout.places(n)
-            self._card["needles"][place] = [places[index] for index in marked]
+            numbers = self.layout.places(n)
+            self._card["needles"][window_key] = [numbers[index] for index in marked]
             self.cache.keep_facts(self.identity, self._card)
-        return self._card["needles"][place]
+        return self._card["needles"][window_key]
 
     def _loaded(self) -> PreTrainedModel:
         """The model, loaded once. A random stack is built again if more layers are needed."""

@@ -121,6 +121,8 @@ class Needle:
         filler = "".join(sentences)
         texts: dict[int, tuple[list[int], list[int]]] = {}  # by the tokens of prose
         kept = room
+        # Near the cut a tokenizer may merge words, so the number of tokens is not the sum of the parts; a few
+        # corrections reach it, or return to a cut that was tried.
         while kept not in texts:
             texts[kept] = _tokens(read, filler[: ends[kept - 1] if kept else 0], placed, question)
             excess = len(texts[kept][0]) - count
@@ -130,15 +132,18 @@ class Needle:
             raise UsageError(f"text {self.name}: no cut of its prose gives {count} tokens: choose another n")
         ids, marked = min(long_enough, key=lambda text: len(text[0]))
         excess = len(ids) - count
+        # Cutting off first ids would cut the statements, which are first.
         if self.first and excess:
-            raise UsageError(f"text {self.name}: no cut of its prose gives {count} tokens alone: choose another n")
+            raise UsageError(f"text {self.name}: no cut of its prose gives exactly {count} tokens: choose another n")
         return ids[excess:], [index - excess for index in marked if index >= excess]
 
     def _filler(
         self, read: Read, prose: Sequence[str], count: int, draws: torch.Generator
     ) -> tuple[list[str], list[int]]:
         """Sentences with at least ``count`` tokens, from a random sentence on, and the ends of the tokens."""
-        sentences = [f" {one}" for line in prose for one in re.split(r"(?<=[.!?])\s+", line.strip()) if one]
+        sentences = [
+            f" {sentence}" for line in prose for sentence in re.split(r"(?<=[.!?])\s+", line.strip()) if sentence
+        ]
         start = int(torch.randint(len(sentences), (1,), generator=draws))
         following = cycle(sentences[start:] + sentences[:start])
         taken: list[str] = []
@@ -162,11 +167,11 @@ def _tokens(
     pieces: list[str] = []
     marks: list[tuple[int, int]] = []
     done = length = 0
-    for place, statement, marked in placed:
-        place = min(place, len(filler))
-        pieces += [filler[done:place], statement]
-        length += place - done + len(statement)
-        done = place
+    for offset, statement, marked in placed:
+        offset = min(offset, len(filler))
+        pieces += [filler[done:offset], statement]
+        length += offset - done + len(statement)
+        done = offset
         marks += [(length - len(statement), length)] if marked else []
     ids, spans = read("".join([*pieces, filler[done:], question]))
     indices = []
@@ -179,26 +184,26 @@ def _tokens(
 
 def parse_needle(name: str) -> Needle:
     """The needle of ``needle``, ``needle:pairs=64,answer=1``, ``needle:chain=4,chains=8`` or ``needle:copy=8``."""
-    given: dict[str, int] = {}
+    stated: dict[str, int] = {}
     for part in filter(None, name.partition(":")[2].split(",")):
         key, _, value = part.partition("=")
         if key.strip() not in DEFAULTS:
             raise unknown(f"setting of the text {WORD}", key.strip(), DEFAULTS)
-        if key.strip() in given:
+        if key.strip() in stated:
             raise UsageError(f"text {name}: {key.strip()} is given twice")
         if not re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
             raise UsageError(f"text {name}: {key.strip()}={value} is not a whole number")
-        given[key.strip()] = int(value)
-    values = {**DEFAULTS, **given}
-    chained, copied = bool({"chain", "chains"} & set(given)), values["copy"] if "copy" in given else 0
-    if ("pairs" in given) + chained + ("copy" in given) > 1:
+        stated[key.strip()] = int(value)
+    values = {**DEFAULTS, **stated}
+    chained, copied = bool({"chain", "chains"} & set(stated)), values["copy"] if "copy" in stated else 0
+    if ("pairs" in stated) + chained + ("copy" in stated) > 1:
         raise UsageError(f"text {name}: choose pairs, or chain and chains, or copy")
-    groups, links = (values["chains"], values["chain"]) if chained else (1 if "copy" in given else values["pairs"], 1)
+    groups, links = (values["chains"], values["chain"]) if chained else (1 if "copy" in stated else values["pairs"], 1)
     if values["answer"] > 1:
         raise UsageError(f"text {name}: answer={values['answer']}; choose 1 for a text that ends with the answer, or 0")
     if values["first"] > 1:
         raise UsageError(f"text {name}: first={values['first']}; choose 1 for a text that begins with it, or 0")
-    if "copy" in given and not 1 <= copied <= MOST:
+    if "copy" in stated and not 1 <= copied <= MOST:
         raise UsageError(f"text {name}: copy={copied}; choose a list of 1 to {MOST} numbers")
     if groups < 1 or links < (2 if chained else 1):
         raise UsageError(f"text {name}: it needs at least one pair, or a chain of two statements")

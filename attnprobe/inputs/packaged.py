@@ -120,8 +120,8 @@ def _seals(name: str) -> tuple[Seal, ...]:
     """The seals of a package's files, hashed once; empty if it is not installed."""
     package = PACKAGES[name]
     spec = find_spec(package.module)
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        files = [Path(place) / package.folder / file for file in package.published]
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        files = [Path(folder) / package.folder / file for file in package.published]
         if all(file.is_file() for file in files):
             return tuple(Seal([file]) for file in files)
     return ()

@@ -87,7 +87,7 @@ class Captured:
     @property
     def proved(self) -> dict[str, Any]:
         """The other facts of the capture by name, as JSON values."""
-        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in (*TENSORS, "block")}
+        facts = {part.name: getattr(self, part.name) for part in fields(self) if part.name not in (*TENSORS, "block")}
         return facts if self.block is None else facts | {"block_eps": self.block.eps}
 
     @classmethod
@@ -132,13 +132,14 @@ def read(
         return _joined([_forward(model, name, segments, layers, queries=queries)], scores)
     if policy == "segment":
         joined = _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)], scores)
-        joined = {layer: replace(one, rope=None) for layer, one in joined.items()}
-        return {layer: one if queries is None else one.of(queries) for layer, one in joined.items()}
+        # Positions begin again in each segment, so one rotation does not describe the joined queries.
+        joined = {layer: replace(capture, rope=None) for layer, capture in joined.items()}
+        return {layer: capture if queries is None else capture.of(queries) for layer, capture in joined.items()}
     table = _table(model, name, policy)
     first, longest = first_position(model.config), len(segments[0])
     tokens = [token for segment in segments for token in segment]
     if policy == "wrap":
-        rows = [first + place for segment in segments for place in range(len(segment))]
+        rows = [first + position for segment in segments for position in range(len(segment))]
         return _joined([_forward(model, name, [tokens], layers, rows, queries)], scores)
     with _stretched(model, table, first, longest, len(tokens)):
         rows = list(range(first, first + len(tokens)))
@@ -154,7 +155,7 @@ def _forward(
     queries: Tensor | None = None,
 ) -> dict[int, AttentionCall]:
     if (tokens := only_length(model.config)) not in (None, len(batch[0])):
-        raise SourceError(f"n={len(batch[0])}: {name} reads texts of {tokens} tokens alone; choose n={tokens}")
+        raise SourceError(f"n={len(batch[0])}: {name} reads only texts of {tokens} tokens; choose n={tokens}")
     ids = torch.tensor(batch, device=model.device)
     extras: dict[str, Any] = {}
     accepted = inspect.signature(model.forward).parameters
@@ -212,11 +213,11 @@ def _in_parts(
         def new(x: Tensor, last: slice = last) -> Tensor:
             return x[:, :, last].clone()
 
-        parts.append({n: replace(one, k=new(one.k), v=new(one.v), visible=None) for n, one in calls.items()})
+        parts.append({n: replace(call, k=new(call.k), v=new(call.v), visible=None) for n, call in calls.items()})
     joined = _joined(parts, scores)
-    for layer, one in joined.items():
+    for layer, call in joined.items():
         widths = [part[layer].sliding_window for part in parts if part[layer].sliding_window is not None]
-        joined[layer] = replace(one, positions=queries, sliding_window=widths[0] if widths else None)
+        joined[layer] = replace(call, positions=queries, sliding_window=widths[0] if widths else None)
     return joined
 
 
@@ -250,8 +251,8 @@ def _joined(parts: Sequence[dict[int, AttentionCall]], scores: str) -> dict[int,
             )
         q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)
-        given = [one for part in parts if (one := part[layer].all_queries) is not None]
-        queries = torch.cat([flat(one) for one in given], dim=1) if given else None
+        of_parts = [one for part in parts if (one := part[layer].all_queries) is not None]
+        queries = torch.cat([flat(one) for one in of_parts], dim=1) if of_parts else None
         more = call.sliding_window, call.sinks, call.positions, queries
         block = _joined_block([part[layer].block for part in parts])
         own = call.own[0].transpose(0, 1) if call.own is not None and alone else None

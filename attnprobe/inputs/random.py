@@ -43,6 +43,7 @@ class RandomSource(Source):
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
         self.check(n, window + 1, layers)
+        # On the CPU in float32, then moved: each device and dtype has draws of its own.
         drawn = torch.randn(3, self.heads, n, self.p, generator=generator(0, "random", window, n))
         tensors = drawn.to(device=self.device, dtype=self.dtype)
         return {0: QKV(tensors[0], tensors[1], tensors[2], label={"layer": 0, "window": window, "n": n, **self.facts})}

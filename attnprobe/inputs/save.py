@@ -27,7 +27,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
             see also `Source.check`.
     """
     if not str(path).strip():
-        raise UsageError("the file to write has no name")
+        raise UsageError("the name of the file to write is empty")
     with writing(path):
         path = path_of(path).resolve()
         if path.exists() and not path.is_file():

@@ -36,6 +36,7 @@ def scaled(qkv: QKV, factor: float) -> QKV:
     try:
         changed = {"q": qkv.q * root, "k": qkv.shared_k * root, "label": {**qkv.label, "scale_inputs": factor}}
         queries = None if qkv.all_queries is None else qkv.all_queries * root
+        # The bias and the cap are added to and bound the scores after the product, so they take the whole factor.
         changed["bias"] = None if qkv.bias is None else qkv.bias * factor
         changed["softcap"] = None if qkv.softcap is None else qkv.softcap * factor
         return qkv.replace(**changed, all_queries=queries)

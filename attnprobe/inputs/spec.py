@@ -73,25 +73,25 @@ class SourceSpec:
     queries: str | None = None
 
     def __post_init__(self) -> None:
-        for what in NAMES:
-            object.__setattr__(self, what, as_text(getattr(self, what)))
+        for name in NAMES:
+            object.__setattr__(self, name, as_text(getattr(self, name)))
         check_fields(self)
         words = {"weights": WEIGHTS, "positions": POSITIONS, "scores": SCORES, "dtype": DTYPES, "split": SPLITS}
-        for what, choices in words.items():
-            if getattr(self, what) not in choices:
-                raise unknown(what, str(getattr(self, what)), choices)
+        for name, choices in words.items():
+            if getattr(self, name) not in choices:
+                raise unknown(name, str(getattr(self, name)), choices)
         check_device(self.device)
-        for what in NAMES:
-            if getattr(self, what) is not None and not getattr(self, what).strip():
-                raise UsageError(f"{what}: the name is empty")
+        for name in NAMES:
+            if getattr(self, name) is not None and not getattr(self, name).strip():
+                raise UsageError(f"{name}: the name is empty")
         if self.qkv is not None:
-            for what in ("model", "text", "tokenizer"):
-                if getattr(self, what) is not None:
-                    raise UsageError(f"--qkv {self.qkv} replaces the model and the text: drop --{what}")
+            for name in ("model", "text", "tokenizer"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--qkv {self.qkv} replaces the model and the text: drop --{name}")
             names = ("weights", "weights_seed", "split", "positions", "scores")
-            for what, default in ((one.name, one.default) for one in fields(self) if one.name in names):
-                if getattr(self, what) != default:
-                    option = what.replace("_", "-")
+            for name, default in ((field.name, field.default) for field in fields(self) if field.name in names):
+                if getattr(self, name) != default:
+                    option = name.replace("_", "-")
                     raise UsageError(f"--qkv {self.qkv} holds Q, K and V already: drop --{option}")
 
 
@@ -99,7 +99,7 @@ class Source(ABC):
     """An origin of Q, K, V: a model that reads a text, or a file.
 
     Attributes:
-        facts: everything that determines the tensors, as JSON values, for records and titles.
+        facts: everything that determines the tensors, as JSON values, for rows and titles.
         layers: the number of layers of the model, also those without attention; for a file one more than its highest
             layer.
         heads: the number of heads of a layer.
@@ -168,9 +168,10 @@ class Source(ABC):
             what: the name of the result, with every setting that it depends on.
             n, layer, window, heads: the place.
         """
-        place = n, layer, window, tuple(heads)
-        if self._last is None or self._last[0] != place:
-            self._last = place, {}
+        cell = n, layer, window, tuple(heads)
+        # Methods and seeds of a cell follow each other, so more cells in memory would not be read again.
+        if self._last is None or self._last[0] != cell:
+            self._last = cell, {}
         results = self._last[1]
         if what not in results:
             results[what] = make()

@@ -29,7 +29,7 @@ class Text:
     """A text as it is in its file, with its line breaks.
 
     Attributes:
-        name: its name in records and titles.
+        name: its name in rows and titles.
         sha256: of the bytes of its file, with a byte order mark, which ``content`` does not have.
         readings: how many times in a row it may be read to give more tokens than it has.
         needle: makes a text of any length from the content, see `Needle`; None if the text is the content itself.
@@ -62,6 +62,7 @@ def open_text(name: str, split: str = "test") -> Text:
 def embedded() -> Text:
     """The prose in the package: 42,626 English words, frozen, one paragraph per line."""
     data = EMBEDDED_FILE.read_bytes()
+    # Runs on this text are compared between machines, so an edited copy must not pass for it.
     digest = hashlib.sha256(data).hexdigest()
     if digest != EMBEDDED_SHA256:
         raise SourceError(f"the embedded text {EMBEDDED_FILE} is not the published file (sha256): reinstall attnprobe")

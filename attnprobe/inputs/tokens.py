@@ -43,6 +43,7 @@ class TokenStream:
         """
         content = self.text.content
         while len(self.ids) < count and self._read < len(content):
+            # Doubled, so that reading again from the start costs at most twice the last reading.
             self._read = max(2 * self._read, PER_TOKEN * count + MARGIN)
             self.ids = self.vocabulary.unopened(self.vocabulary.start(content, self._read))
             if not self.ids and self._read > MOST_WHOLE:

@@ -43,7 +43,7 @@ class Vocabulary:
     """A tokenizer with its name, hash, length limit and special tokens.
 
     Args:
-        name: its name in records and titles.
+        name: its name in rows and titles.
         tokenizer: the tokenizer itself.
         sha256: the hash of its file.
         longest: its ``model_max_length``, if it is set.
@@ -60,6 +60,7 @@ class Vocabulary:
     def __post_init__(self) -> None:
         with self._used():
             growth = _growth(self.tokenizer.normalizer)
+            # A file of a few bytes can otherwise make a text that does not fit into memory.
             if growth > MOST_GROWTH:
                 raise ValueError(
                     f"its normaliser may lengthen a text {growth:.3g} times, and {MOST_GROWTH} times is allowed"
@@ -107,7 +108,7 @@ class Vocabulary:
         with self._used():
             encoding = self.tokenizer.encode(text[:length], add_special_tokens=False)
         words = encoding.word_ids
-        inside = next((place for place, (_, end) in enumerate(encoding.offsets) if end > border), len(words))
+        inside = next((index for index, (_, end) in enumerate(encoding.offsets) if end > border), len(words))
         last = words[inside - 1] if inside else None
         return [number for number, word in zip(encoding.ids[:inside], words[:inside], strict=True) if word != last]
 
@@ -246,6 +247,7 @@ def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vo
     if "[UNK]" not in tokens:
         raise SourceError(f"{path} is not a WordPiece vocabulary: it has no line [UNK]")
     plain = (token for token in tokens if not (token.startswith("[") and token.endswith("]")))
+    # A vocab.txt does not say whether its words are cased; a capital letter in one does.
     cased = any(token != token.lower() for token in plain)
     return Vocabulary(name, wordpiece(tokens, cased=cased), hashlib.sha256(data).hexdigest(), longest)
 
@@ -266,7 +268,7 @@ def _growth(normalizer: Any) -> float:
     settings = {} if normalizer is None else json.loads(normalizer.__getstate__())
     steps = list(_steps(settings))
     growth = 1.0
-    for place, (kind, step) in enumerate(steps):
+    for index, (kind, step) in enumerate(steps):
         if kind == "Replace":
             matched = step["pattern"].get("String")
             growth *= (
@@ -276,7 +278,7 @@ def _growth(normalizer: Any) -> float:
             growth *= 1 + len(step["prepend"])
         elif kind == "Precompiled":
             growth *= _longest_replacement(base64.b64decode(step["precompiled_charsmap"]))
-        elif kind in [earlier for earlier, _ in steps[:place]]:
+        elif kind in [earlier for earlier, _ in steps[:index]]:
             growth *= LENGTHENING.get(kind, 1)
     return growth
 
@@ -297,9 +299,9 @@ def _longest_replacement(charsmap: bytes) -> int:
 
 def _border(text: str, stop: int) -> int:
     """The last place up to ``stop`` at which white space follows another character; 0 if there is none."""
-    for place in range(min(stop, len(text) - 1), 0, -1):
-        if text[place] in " \t\r\n" and not text[place - 1].isspace():
-            return place
+    for index in range(min(stop, len(text) - 1), 0, -1):
+        if text[index] in " \t\r\n" and not text[index - 1].isspace():
+            return index
     return 0
 
 

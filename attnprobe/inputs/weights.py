@@ -236,6 +236,7 @@ def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
             _draw(module.weight, seed, f"{path}.weight", QKV_STD)
             if module.bias is not None:
                 module.bias.data.zero_()
+    # As many of each of W_Q, W_K and W_V: a model that packs two of them in one matrix would be redrawn in part.
     counts = {sum(redrawn[word] for word in PROJECTIONS[axis::3]) for axis in range(3)}
     if len(counts) != 1 or counts == {0}:
         raise UsageError(
@@ -286,8 +287,8 @@ def _of_setting(name: str, cause: str) -> str:
     """
     value = re.search(r"with value (.*?) doesn't match|\(value: (.*?)\)$", cause, re.DOTALL)
     types = re.search(r"any type in \((.*?)\)\. Errors|expected (?:an? )?(\w+), got", cause)
-    known = [WORDS[one] for one in re.findall(r"\w+", types[0]) if one in WORDS] if types else []
+    known = [WORDS[kind] for kind in re.findall(r"\w+", types[0]) if kind in WORDS] if types else []
     if not known:
         return f"{name}: {cut(first_line(cause), 200)}"
-    given = f" is {cut(one_line(value[1] or value[2]), 60)}" if value else ""
-    return f"{name}{given}; {' or '.join(dict.fromkeys(known))} is needed"
+    stated = f" is {cut(one_line(value[1] or value[2]), 60)}" if value else ""
+    return f"{name}{stated}; {' or '.join(dict.fromkeys(known))} is needed"

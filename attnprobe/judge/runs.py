@@ -121,7 +121,7 @@ def best_cells(cells: Sequence[Fields], name: str, command: str) -> list[Fields]
     if not best:
         commands = sorted({str(cell.get("command")) for cell in cells} - {command})
         others = ", ".join(f"`{other}`" for other in commands)
-        holds = f"it holds records of {others}" if others else "it holds no record of a method"
+        holds = f"it holds cells of {others}" if others else "it holds no cell of a method"
         taken = ", of ".join(f"`{other}`" for other in EXPERIMENTS if experiment(other).compared)
         raise UsageError(f"{name}: {holds}; compare takes two runs of {taken}")
     return [cell for _, cell in best.values()]

@@ -32,10 +32,13 @@ def plugins() -> dict[str, EntryPoint]:
     allowed = os.environ.get(LOAD_PLUGINS)
     if allowed is not None and not allowed.strip():
         return {}
+    # unset allows every plug-in; set but empty, none (above)
     names = None if allowed is None else {name.strip() for name in allowed.split(",")}
+    # sorted, so that of two packages with one name the same one wins on every machine
     points = sorted(entry_points(group="attnprobe.methods"), key=lambda point: (point.name, point.value))
     return {
         point.name: point
         for point in points
+        # a user knows a plug-in by its method or by the package that pip installed
         if names is None or names & {point.name, point.dist.name if point.dist else ""}
     }

@@ -21,4 +21,5 @@ def follow_parent() -> None:
 
 def _end_after(parent: BaseProcess) -> None:
     parent.join()
+    # sys.exit would end this thread only
     os._exit(1)

@@ -35,6 +35,7 @@ class Timings:
     def _charge(self) -> None:
         now = perf_counter()
         if self._open:
+            # only the innermost stage is charged, so that the seconds of all stages add up to the run's
             stage = self._open[-1]
             self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
         self._since = now
@@ -63,7 +64,7 @@ def timings_table(seconds: Mapping[str, float], total: float) -> str:
     lines = sorted(seconds.items(), key=lambda item: -item[1])
     lines.append(("attnprobe itself", max(total - sum(seconds.values()), 0.0)))
     width = max(len(stage) for stage, _ in lines)
-    rows = [f"{'stage':{width}}  {'seconds':>8}  {'share':>6}"]
+    table = [f"{'stage':{width}}  {'seconds':>8}  {'share':>6}"]
     for stage, spent in lines:
-        rows.append(f"{stage:{width}}  {spent:8.3f}  {spent / total if total > 0 else 0:6.1%}")
-    return "\n".join(rows)
+        table.append(f"{stage:{width}}  {spent:8.3f}  {spent / total if total > 0 else 0:6.1%}")
+    return "\n".join(table)

@@ -32,6 +32,7 @@ EXPERIMENTS = (
 
 def experiment(name: str) -> Experiment:
     """The experiment of a command."""
+    # on use, so that `attnprobe --help` imports the commands that it names and no measurement
     return import_module(f".{name}", __package__).EXPERIMENT
 
 
@@ -72,7 +73,7 @@ def shape_of(command: str) -> RowTypes | None:
 
 
 def read_run(path: str | os.PathLike[str]) -> ReadRecords[JsonObject]:
-    """The records of a file, or of a run's folder that its tables and figures show.
+    """The finished cells of a file, or those of a run's folder that its tables and figures show, with their rows.
 
     Each is checked against the type of its command; see `read_typed`.
     """

@@ -32,7 +32,7 @@ class Experiment:
         examples: arguments of ``attnprobe NAME`` in examples.
         more_plots: further kinds of figures that ``attnprobe report`` draws.
         gated: the metrics that gates limit; None for a command without gates.
-        keeps: kinds of figures that need more than records; `measure` takes a flag for each.
+        keeps: kinds of figures that need more than rows; `measure` takes a flag for each.
         compared: the default metrics of `attnprobe compare`; empty if runs of the command cannot be compared.
         whole: whether the metrics of a cell are of the whole model, not of its heads.
         timed: whether times are compared, from rows of kind ``time``.
@@ -86,22 +86,26 @@ class Experiment:
     ) -> Session:
         """Measure every cell that the run's folder lacks, and write ``manifest.json`` and ``rows.jsonl`` there.
 
-        A method that raises gives a ``failed`` record. A method that does not support a setting gives a ``skipped``
-        record. The run goes on after both. The fields of records are on the page of records.
+        A method that raises gives a ``failed`` cell. A method that does not support a setting gives a ``skipped``
+        cell. The run goes on after both. The fields of rows are in the reference of rows.
 
         Args:
             notify: takes lines about the run.
             progress: takes the number of finished cells, the number of all cells, and the current step.
             timings: adds up the times of the steps.
-            keeps: a flag for each kind of ``Experiment.keeps``: whether to store what its figures need beside records.
+            keeps: a flag for each kind of ``Experiment.keeps``: whether to store what its figures need beside rows.
 
         Raises:
             UsageError, SourceError: an impossible request, or a source that cannot be read; nothing is left behind.
         """
+        # A misspelt flag is refused before hours of measuring, after which its file would be absent.
         kept = [kind for kind in self.keeps if keeps.pop(kind, False)]
         if keeps:
-            raise UsageError(f"{self.name} keeps no {next(iter(keeps))}")
+            raise UsageError(
+                f"{self.name} cannot keep {next(iter(keeps))}; it keeps {', '.join(self.keeps) or 'nothing'}"
+            )
         timings = timings or Timings()
+        # Imports of torch take seconds, so they are a stage of their own.
         with timings("imports"):
             from ..run.loop import measure_cells
 

@@ -121,11 +121,12 @@ def approximate(
     attnprobe.errors.UsageError: unknown option of skyformer 'gama'; did you mean 'gamma'?
     """
     entry, inner = get(method), qkv.compressed()
-    d, given = _arguments(entry, qkv, inner, d, seed, target, options)
+    d, arguments = _arguments(entry, qkv, inner, d, seed, target, options)
     inputs = qkv if entry.takes_mask else inner
     if inner.sink_logits is not None:
+        # Methods know no sinks: they enter below, as a factor of each row of any method that states its normalisers.
         inputs = inputs.replace(sink_logits=None)
-    result = _count_lost_rows(entry.function(inputs, d, **given))
+    result = _count_lost_rows(entry.function(inputs, d, **arguments))
     if inner.sink_logits is not None:
         result = _with_sinks(entry, result, inner.sink_logits)
     if qkv.mask is None:
@@ -148,8 +149,8 @@ def chosen_keys(method: Method, qkv: QKV, d: int, seed: int = 0, **options: Any)
         Unsupported, UsageError: as in `approximate`.
     """
     assert method.choose is not None and qkv.mask is None
-    checked_d, given = _arguments(method, qkv, qkv, d, seed, "softmax", options)
-    return method.choose(qkv, checked_d, **given).index
+    checked_d, arguments = _arguments(method, qkv, qkv, d, seed, "softmax", options)
+    return method.choose(qkv, checked_d, **arguments).index
 
 
 def _arguments(

@@ -39,6 +39,7 @@ def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator,
         return operator, (~torch.isfinite(log_sums)).sum(-1)
     if qkv.causal:
         h, n_k, f = log_k.shape
+        # Prefix sums in chunks need a row for each token, so queries are put at their positions, and read there again.
         own = log_q.new_zeros(h, n_k, f).index_copy(1, qkv.query_positions, log_q)  # tokens without a query: not used
         operator = CausalFeatures(own, log_k)
         lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, qkv.query_positions]
@@ -63,9 +64,10 @@ def log_feature_sums(log_q: Tensor, log_k: Tensor, qkv: QKV) -> Tensor:
 def _windowed(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator, Tensor]:
     """`windowed_features`, which take one query at each position, for queries that may share positions."""
     position = qkv.query_positions
-    order, place = position.argsort(stable=True), torch.arange(qkv.n_q, device=qkv.device)
+    order, rank = position.argsort(stable=True), torch.arange(qkv.n_q, device=qkv.device)
     first = torch.searchsorted(position[order], position[order])
-    turn = torch.empty_like(order).index_copy_(0, order, place - first)  # the number of earlier queries there
+    turn = torch.empty_like(order).index_copy_(0, order, rank - first)  # the number of earlier queries there
+    # Queries share a position where a decoded text is cut at several lengths; all others take this way.
     if not turn.any():
         return windowed_features(log_q, log_k, _windows(qkv, position))
     turns = [(turn == number).nonzero()[:, 0] for number in range(int(turn.max()) + 1)]
@@ -120,10 +122,10 @@ def with_exact_rows(
     rows = exact.nonzero()[:, 0]
     if not len(rows):
         return operator, log_sums, 0
-    some = qkv.queries(rows)
-    every = SoftmaxAttention(some.q, some.shared_k, some.scale, some.visible, some.terms)
+    of_rows = qkv.queries(rows)
+    every = SoftmaxAttention(of_rows.q, of_rows.shared_k, of_rows.scale, of_rows.visible, of_rows.terms)
     replaced = RowOverride(operator, rows.expand(qkv.h, -1), every)
-    return replaced, lambda: log_sums().index_copy(1, rows, every.log_normalizer()), some.entries
+    return replaced, lambda: log_sums().index_copy(1, rows, every.log_normalizer()), of_rows.entries
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:

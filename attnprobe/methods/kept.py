@@ -12,13 +12,15 @@ Made = TypeVar("Made")
 
 
 class Kept:
-    """What calls with the same inputs and settings share, such as those of many seeds; never the inputs themselves."""
+    """The intermediate results of calls with the same inputs and settings, such as those of many seeds."""
 
+    # weak keys: the results go with the inputs, as long as no result holds the inputs themselves
     _last: WeakKeyDictionary[QKV, tuple[tuple[object, ...], dict[Hashable, Any]]] = WeakKeyDictionary()
 
     def __init__(self, qkv: QKV, *settings: object) -> None:
         inputs = (qkv.q, qkv.shared_k, qkv.shared_v, qkv.all_queries, qkv.bias)
         state = (*settings, *(0 if x is None else x._version for x in inputs))  # of changes in place
+        # only the last settings of each Q, K, V are kept: cells with equal settings follow each other
         last = self._last.get(qkv)
         if last is None or last[0] != state:
             last = self._last[qkv] = state, {}

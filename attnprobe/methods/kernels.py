@@ -67,6 +67,7 @@ def _by_backend(name: str, backend: SDPBackend) -> Kernel:
         except RuntimeError as error:
             where = f"{str(q.dtype)[6:]} on {q.device.type} at p={q.shape[2]}"
             masked = "" if qkv.visible is None else " under this mask"
+            # Torch's own texts tell the cases apart, because all are RuntimeErrors; "No" and "no" both occur.
             if "o available kernel" in str(error):
                 raise Unsupported(f"{name}: torch has no such kernel for {where}{masked}") from error
             if "allocate memory" in str(error):  # of a CPU
@@ -226,6 +227,7 @@ def int8(
         visible = qkv.visible
         for head in range(len(q)):
             for first, last in row_blocks(q.shape[1], block_rows(q8, k.shape[1], ROWS)):
+                # The steps multiply after the product, as int32 accumulators are dequantised.
                 scores = (q8[head, first:last] @ k8[head].mT) * (q_step[head, first:last] * k_step[head].mT * qkv.scale)
                 if visible is not None:
                     hidden = visible.of(slice(first, last)).hidden(qkv.n_k)

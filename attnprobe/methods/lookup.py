@@ -89,6 +89,7 @@ def from_plugin(point: EntryPoint) -> Method:
     """
     package = f"{point.dist.name} {point.dist.version}" if point.dist else None
     where = f"the method '{point.name}' of {package or point.value}"
+    # A package must not change what a built-in name in a paper or a script means.
     if point.name in METHODS:
         raise UsageError(f"{where} has the name of a built-in method and is left out")
     with loading(where):

@@ -45,6 +45,7 @@ class Option:
             return None
         if bool in self.kinds and text.lower() in ("true", "false"):
             return text.lower() == "true"
+        # int first, so that "4" stays a whole number where both are allowed.
         for kind in (int, float):
             if kind in self.kinds:
                 try:

@@ -1,7 +1,7 @@
 """The registry of methods: the facts, claims and options of each.
 
 A method is a pure function ``method(qkv, d, *, streams, target="softmax", **options) -> Approximation``. Its options
-are its keyword-only arguments with defaults. The command line, the records and ``attnprobe methods`` read them from
+are its keyword-only arguments with defaults. The command line, the rows and ``attnprobe methods`` read them from
 the signature.
 """
 
@@ -99,7 +99,7 @@ class Method:
         targets: the exact matrices that it can approximate, of ``softmax`` and ``gaussian``.
         kind: method | reference | kernel | model | user.
         tags: claims that the tests prove; ``tag@target`` is claimed for one target only.
-        budget: the meaning of ``d``; None for a method without a budget, whose ``d`` is null in records.
+        budget: the meaning of ``d``; None for a method without a budget, whose ``d`` is null in rows.
         cost: leading multiply-adds per head at the default options, for n_q = n_k = n and p_v = p.
         oracle: the reference of its tests besides the literal twin: other software, or an identity.
         limit: ``(n_q, n_k) -> d``, the largest budget; None for no limit. ``limit_name`` is its name in messages.
@@ -235,6 +235,7 @@ class Method:
             if name not in known:
                 raise unknown(f"option of {self.name}", name, known)
             value = known[name].coerce(value, self.name)
+            # True == 1 and 1 == 1.0, so values alone would drop an option of another type.
             if value != known[name].default or type(value) is not type(known[name].default):
                 chosen[name] = value
         if self.validate is not None:

@@ -64,6 +64,7 @@ def banded_softmax(
     """
     centre, visible = qkv.query_positions.cpu(), qkv.visible
     steps = centre.diff()
+    # Columns can be shared only where the centre moves by at most one from row to row.
     group = BAND if bool(((steps >= 0) & (steps <= 1)).all()) else 1
     columns, has = band(centre, qkv.n_k, left, right, first, group)
     if visible is None and causal:
@@ -176,6 +177,7 @@ def sparse_softmax(
             absent = absent | visible.of(rows).hides_of_groups(columns).view(scores.shape)
         scores = scores.masked_fill_(absent, float("-inf"))
         row = torch.softmax(scores, -1)
+        # The backward pass of softmax needs its result, which may then not be overwritten.
         fill = row.masked_fill if row.requires_grad else row.masked_fill_
         weights[block.heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
     operator = Sparse(index, weights, k.shape[1], group, zeroed=True)

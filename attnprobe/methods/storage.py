@@ -48,10 +48,10 @@ class Storage:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for one in fields(self):
-            value, least = getattr(self, one.name), int(one.name in ("group", "block"))
+        for part in fields(self):
+            value, least = getattr(self, part.name), int(part.name in ("group", "block"))
             if value is not None and not least <= value < inf:
-                raise UsageError(f"Storage: {one.name}={value} is not a finite number of at least {least}")
+                raise UsageError(f"Storage: {part.name}={value} is not a finite number of at least {least}")
 
     def bits(self, tokens: float, *, k: float, v: float, own: float) -> float:
         """The bits of some tokens in a KV head.

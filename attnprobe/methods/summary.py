@@ -107,6 +107,7 @@ def dyadic(
             pieces.append(_Piece(rows, start, logits.masked_fill(after, -torch.inf), None))
             continue
         block = slice(start, stop)
+        # The block is inputs of its own: a summary cannot see, or draw by, what comes after it.
         of_block = qkv.q[:, block] if queries else qkv.k[:, block]
         part = QKV(of_block, qkv.k[:, block], qkv.v[:, block], qkv.scale, heads=qkv.heads, label=qkv.label)
         summary, drawn = summarise(part, streams.part(f"{start}-{stop}"))
@@ -149,7 +150,7 @@ def _blocks(places: list[int], n_k: int, leaf: int) -> Iterator[tuple[int, int, 
         for start in range(0, n_k - size, 2 * size):
             blocks.append((start + size, start, start + size, inside(start + size, start + 2 * size)))
         size *= 2
-    return (one for one in blocks if one[3].start < one[3].stop)
+    return (block for block in blocks if block[3].start < block[3].stop)  # those that a query uses
 
 
 def _half(x: Tensor, scale: float) -> Tensor:

@@ -78,12 +78,13 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
         row: the row of the head in Q, K and V.
     """
     inner = qkv.compressed()
-    one = inner.head(row).to(dtype=torch.float64)
+    head = inner.head(row).to(dtype=torch.float64)
     repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
-    yield "A", UnnormalisedAttention(one.q, one.k, one.scale, visible=one.visible, terms=one.terms).dense()[0], repeated
-    yield "B", exact(one).dense()[0], repeated
-    if one.terms is None:
-        yield "C", exact(one, "gaussian").dense()[0], repeated
+    raw = UnnormalisedAttention(head.q, head.k, head.scale, visible=head.visible, terms=head.terms)
+    yield "A", raw.dense()[0], repeated
+    yield "B", exact(head).dense()[0], repeated
+    if head.terms is None:
+        yield "C", exact(head, "gaussian").dense()[0], repeated
 
 
 @checked()
@@ -108,6 +109,7 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
     top = inner_products.amax((1, 2))
     raw = torch.exp(inner_products - top[:, None, None])
     half = inner_products.diagonal(dim1=1, dim2=2) / 2
+    # at most 0 in exact arithmetic: equal landmarks must have an entry of exactly 1
     kernel = torch.exp((inner_products - half[:, :, None] - half[:, None, :]).clamp(max=0))
     ridged = "scaled" in approx.cores or options.get("inverse") == "cholesky"
     gamma = options.get("gamma") or (RIDGE if not ridged or options.get("gamma") is None else 0.0)
@@ -300,7 +302,7 @@ def _landmarks(qkv: QKV, draws: Mapping[str, Tensor], center_keys: bool) -> Tens
     x = torch.cat([qkv.q.double(), k - k.mean(1, keepdim=True) if center_keys else k], 1)
     indices = draws["indices"].to(x.device)
     if len(indices) != len(x) or int(indices.max()) >= x.shape[1]:
-        raise UsageError("core_matrices: approx is of another Q and K than those of qkv")
+        raise UsageError("core_matrices: approx was made of other Q and K than those of qkv; pass both of one call")
     return torch.gather(x, 1, indices[..., None].expand(-1, -1, x.shape[2]))
 
 
@@ -316,13 +318,14 @@ def _direction(x: Tensor, stream: torch.Generator) -> Tensor:
     return (draw * (row_norms(x, 2).cpu() / draw.norm())).to(x.device)
 
 
-def _frobenius(one: Operator, other: Operator | None = None) -> Tensor:
+def _frobenius(operator: Operator, other: Operator | None = None) -> Tensor:
     """``‖F‖_F`` or ``‖F - G‖_F``, (h,), computed by blocks of rows."""
-    if other is not None and one.shape != other.shape:
-        raise UsageError(f"{one!r} and {other!r} differ in shape")
-    sizes, h = [], one.shape[0]
-    for first, last in row_blocks(one.shape[1], block_rows(torch.empty(0, device=one.device), h * one.shape[2], BLOCK)):
-        rows = one.rows(first, last).double()
+    if other is not None and operator.shape != other.shape:
+        raise UsageError(f"{operator!r} and {other!r} differ in shape; run must give one shape")
+    sizes, h = [], operator.shape[0]
+    block = block_rows(torch.empty(0, device=operator.device), h * operator.shape[2], BLOCK)
+    for first, last in row_blocks(operator.shape[1], block):
+        rows = operator.rows(first, last).double()
         if other is not None:
             rows = rows - other.rows(first, last).double()
         sizes.append(row_norms(rows, 2))

@@ -74,7 +74,7 @@ class ExactRows:
 
     @classmethod
     def of(cls, reference: Operator, qkv: QKV) -> ExactRows:
-        """Those of an exact operator.
+        """The rows of an exact operator.
 
         Raises:
             Unsupported: a reference that is not softmax attention, because its rows are not distributions.
@@ -114,16 +114,17 @@ class ExactRows:
 
     def block(self, heads: slice, rows: slice) -> ExactBlock:
         """The rows of a block at the keys that one of its queries sees."""
-        place = heads.start, rows.start
-        if place not in self._kept:
+        key = heads.start, rows.start
+        if key not in self._kept:
             visible = self.qkv.visible
             keys = self.qkv.n_k if visible is None else int(visible.last[rows].max()) + 1
             made = self.computed(heads, rows, keys)
+            # too large to keep: the next approximation computes it again
             if made.nbytes > self._room:
                 return made
-            self._kept[place] = made
+            self._kept[key] = made
             self._room -= made.nbytes
-        return self._kept[place]
+        return self._kept[key]
 
     def computed(self, heads: slice, rows: slice, keys: int) -> ExactBlock:
         """Some rows at the first ``keys`` keys."""
@@ -149,6 +150,7 @@ class ExactRows:
             "distant_mass": (p[:, :keys].unflatten(0, (len(q), -1)) * distant).sum(-1).flatten(),
         }
         for name, epsilon in EPSILONS.items():
+            # against the mass that is held and not 1, so that a sum's rounding cannot ask for one key more
             values[name] = (held < (1 - epsilon) * held[:, -1:]).sum(-1).double() + 1
         return ExactBlock(log_p, p, log_sum, product_of_heads(p[:, :keys], v[:, :keys]), ordered, held, keys, values)
 

@@ -86,7 +86,10 @@ class GuaranteeReference:
     def dense(self) -> Tensor:
         """B as a dense matrix, (h, n_q, n_k) float64."""
         if min(self.qkv.n_q, self.qkv.n_k) > LARGEST:
-            raise Unsupported(f"the norm of a matrix of {self.qkv.n_q} rows in every repeat: choose some --queries")
+            raise Unsupported(
+                f"the norm of a {self.qkv.n_q} x {self.qkv.n_k} matrix in every repeat takes too long: choose fewer "
+                f"--queries, up to {LARGEST}, or --no-matrix"
+            )
         return exact(self.qkv, self.target).dense().double()
 
     @cached_property
@@ -151,6 +154,7 @@ class GuaranteeReference:
             norms = []
             for heads in itertools.starmap(slice, row_blocks(h, together)):
                 difference = self.dense[heads] - approx.operator.heads(heads).dense()
+                # an audit asks only whether an error exceeds ε, and a few steps often show that it does
                 norms.append(_spectral_norm(difference, enough * self.norm[heads]))
             errors["matrix"] = torch.cat(norms) / self.norm
         return {name: errors[name] for name in QUANTITIES if name in errors}

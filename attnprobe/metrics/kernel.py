@@ -47,9 +47,9 @@ def eager_output(qkv: QKV) -> Tensor:
     output = inner.q.new_empty(inner.h, inner.n_q, inner.p_v)
     visible = inner.visible
     for head in range(inner.h):
-        one = inner.head(head)
+        of_head = inner.head(head)
         for first, last in row_blocks(inner.n_q, block_rows(output, inner.n_k, ROWS)):
-            scores = one.q[0, first:last] @ one.k[0].mT * inner.scale
+            scores = of_head.q[0, first:last] @ of_head.k[0].mT * inner.scale
             if inner.terms is not None:
                 scores = inner.terms.of(slice(head, head + 1), slice(first, last)).applied(scores[None])[0]
             if visible is not None:
@@ -57,7 +57,7 @@ def eager_output(qkv: QKV) -> Tensor:
             if inner.sink_logits is not None:
                 sink = inner.sink_logits[head].expand(last - first, 1)
                 scores = torch.cat([scores, sink], -1)
-            output[head, first:last] = torch.softmax(scores, -1)[:, : inner.n_k] @ one.v[0]
+            output[head, first:last] = torch.softmax(scores, -1)[:, : inner.n_k] @ of_head.v[0]
     return output
 
 
@@ -159,6 +159,7 @@ def kernel_errors(
     rows = _ratio(row_norms(error), row_norms(exact), 0.0)  # (h, n_q)
     p50, p99, p99_9 = torch.quantile(rows, rows.new_tensor(QUANTILES), dim=-1)
     max_abs, frobenius = error.abs().amax((1, 2)), _ratio(row_norms(error, 2), row_norms(exact, 2), 0.0)
+    # powers of two, so that no square of the cosine under- or overflows
     output, exact = output / unit_of(output, 2), exact / unit_of(exact, 2)
     sizes = output.norm(dim=(1, 2)), exact.norm(dim=(1, 2))
     zero = (sizes[0] == 0) | (sizes[1] == 0)

@@ -151,11 +151,11 @@ def shared_matrix_errors(
     if isinstance(exact, Padded):
         padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
         if len(padded) < len(approximations):
-            raise UsageError("the padding masks of the operator and the exact matrix differ")
+            raise UsageError("the padding masks of the operator and the exact matrix differ; make both of one QKV")
         exact, approximations = exact.operator, [op.operator for op in padded]
     for op in approximations:
         if op.shape != exact.shape:
-            raise UsageError(f"{op!r} does not stand for {exact!r}")
+            raise UsageError(f"{op!r} and the exact {exact!r} differ in shape")
     exact, *approximations = (at_least_float32(op) for op in (exact, *approximations))
     operators = [*approximations] if norms is not None else [None, *approximations]  # B itself first
     with torch.no_grad():
@@ -166,20 +166,20 @@ def shared_matrix_errors(
     return [
         MatrixErrors(
             {
-                "matrix_spectral": one.value,
-                "matrix_spectral_lower": one.lower,
-                "matrix_spectral_upper": one.upper,
-                "matrix_spectral_passes": one.passes,
-                "matrix_spectral_relative": one.value / norms.value,
-                "matrix_spectral_relative_upper": one.upper / norms.lower,
+                "matrix_spectral": interval.value,
+                "matrix_spectral_lower": interval.lower,
+                "matrix_spectral_upper": interval.upper,
+                "matrix_spectral_passes": interval.passes,
+                "matrix_spectral_relative": interval.value / norms.value,
+                "matrix_spectral_relative_upper": interval.upper / norms.lower,
                 "matrix_frobenius": f,
                 "matrix_frobenius_relative": f / norms.frobenius,
                 "matrix_infinity": i,
             },
-            one.kind,
-            (one.open(tol) | norms.open(tol)).tolist(),
+            interval.kind,
+            (interval.open(tol) | norms.open(tol)).tolist(),
         )
-        for one, f, i in zip(spectral, frobenius, infinity, strict=True)
+        for interval, f, i in zip(spectral, frobenius, infinity, strict=True)
     ]
 
 
@@ -297,7 +297,7 @@ def _measure_again(
     """Put the norms of ``exact - op``, of one head in float64, in place of those of matrix ``i``."""
 
     def show(label: str, share: float) -> None:
-        return progress(f"{label} of one in float64", 1.0)
+        return progress(f"{label} of one head in float64", 1.0)
 
     refined, refined_first = _interval(exact, [op], settings, show)
     interval.replace(i, refined)

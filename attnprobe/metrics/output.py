@@ -50,7 +50,7 @@ class ExactOutput:
         """Computes the norms of an output.
 
         Raises:
-            UsageError: it has not three axes.
+            UsageError: it does not have three axes.
         """
         if output.dim() != 3:
             raise UsageError(f"the exact output has shape {tuple(output.shape)}; (h, n_q, p_v) is needed")

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..grammar.arguments import checked
 from .rows import ROW_METRICS
 
-OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; a number is a quantile
+OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by the names of rows of heads; a number is a quantile
     **{name: (name, "mean") for name in ROW_METRICS if name != "row_error"},
     "kl": ("kl", "mean of all"),
     "js": ("js", "mean of all"),
@@ -71,9 +71,9 @@ def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[l
     profile = {}
     for name in PROFILED:
         if name in values:
-            parts = [values[name][:, bucket == one] for one in buckets]
+            parts = [values[name][:, bucket == power] for power in buckets]
             profile[name] = torch.stack([part.nanmean(1) for part in parts], 1).tolist()
-    return [2 ** int(one) for one in buckets], profile
+    return [2 ** int(power) for power in buckets], profile
 
 
 @checked()
@@ -94,7 +94,10 @@ def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
     tensor([[0.3333]], dtype=torch.float64)
     """
     if first.shape[:2] != second.shape[:2]:
-        raise UsageError(f"overlap: sets of {tuple(first.shape[:2])} heads and rows, and of {tuple(second.shape[:2])}")
+        raise UsageError(
+            f"overlap: the first sets are of {tuple(first.shape[:2])} heads and rows, the second of "
+            f"{tuple(second.shape[:2])}; both need the same"
+        )
     keys = torch.cat([first, second.to(first)], 2).sort(-1).values
     common = ((keys[..., 1:] == keys[..., :-1]) & (keys[..., 1:] >= 0)).sum(-1)
     union = (keys >= 0).sum(-1) - common

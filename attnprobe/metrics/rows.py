@@ -109,7 +109,10 @@ def row_metrics(
     if needle is not None:
         _check_needle(needle, qkv.n_k)
     if qkv.sink_logits is not None and approx.operator is not None and approx.log_normalizer is None:
-        raise UsageError("heads have sinks of their own, and the approximation states no normaliser to add them to")
+        raise UsageError(
+            "heads have sinks of their own, and the approximation states no normaliser to add them to: give it a "
+            "log_normalizer"
+        )
     matrix, output = approx.operator, approx.output
     if outer is not None:
         output = output[:, outer]
@@ -122,9 +125,9 @@ def row_metrics(
         part = None if matrix is None else matrix.heads(heads)
         sums = None if log_sums is None else log_sums[heads]
         found = _judged(shared, heads, part, output[heads].double().flatten(0, 1), sums, needle)
-        for place, name in enumerate(shown):
+        for number, name in enumerate(shown):
             if name in found:
-                metrics[place, heads] = found[name].unflatten(0, (-1, inner.n_q))
+                metrics[number, heads] = found[name].unflatten(0, (-1, inner.n_q))
     metrics = dict(zip(shown, metrics, strict=True))
     return metrics if outer is None else {name: _spread(x, outer) for name, x in metrics.items()}
 
@@ -134,7 +137,7 @@ def _check_needle(needle: Tensor, n_k: int) -> None:
         shape, dtype = tuple(needle.shape), str(needle.dtype)[6:]
         raise UsageError(f"needle: numbers of keys are needed, (m,) int64; got shape {shape}, {dtype}")
     if needle.min() < 0 or needle.max() >= n_k:
-        raise UsageError(f"needle: keys {int(needle.min())} … {int(needle.max())} are not among {n_k}")
+        raise UsageError(f"needle: keys {int(needle.min())} … {int(needle.max())} are not among the {n_k} keys")
     if len(needle.unique()) < len(needle):
         raise UsageError("needle: a key is named twice")
 
@@ -202,6 +205,7 @@ def _sums_of_block(
     exact = shared.block(heads, rows)
     weights = None if matrix is None else matrix.rows(rows.start, rows.stop).flatten(0, 1)
     if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].count_nonzero():
+        # a method that looks ahead has weights of keys that no query of the block sees
         exact = shared.computed(heads, rows, shared.qkv.n_k)
     values = {**exact.values, "output": exact.output, "log_sum": exact.log_sum}
     if needle is not None:
@@ -224,13 +228,14 @@ def _sums(exact: ExactBlock, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     ``lost`` is the mass of the keys that are not chosen, and ``smaller`` the part of ``P V`` with less mass, (b, p_v).
     Only these two read all of a row.
     """
-    place, free = _chosen(weights)
-    rows = _Runs(place, len(weights), weights.shape[1])
+    index, free = _chosen(weights)
+    rows = _Runs(index, len(weights), weights.shape[1])
     keys = rows.counts
-    w, p, log_p = (x.flatten().index_select(0, place) for x in (weights, exact.p, exact.log_p))
+    w, p, log_p = (x.flatten().index_select(0, index) for x in (weights, exact.p, exact.log_p))
     w = w.double()
     left = _times(exact.p, free)  # (b, m)
     mass, lost = rows.sum(p), left.sum(-1)
+    # the smaller side alone is multiplied by V: the larger one is the rest of `P V`, without cancellation
     left = _rest_where(mass < lost, exact.p, left)
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
     good = rows.count(log_p >= rows.repeated(least - TIED))
@@ -252,7 +257,7 @@ def _sums(exact: ExactBlock, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
 
 
 def _chosen(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of the weights (b, m) that are not zero among all b m, and whether each is zero.
+    """The flat indices of the weights (b, m) that are not zero, among all b m, and whether each is zero.
 
     On a CPU numpy finds them several times faster.
     """
@@ -277,12 +282,12 @@ def _rest_where(rows: Tensor, p: Tensor, left: Tensor) -> Tensor:
 
 
 class _Runs:
-    """The numbers at ``place``, ascending places of a matrix (b, m), as one run of numbers for each row."""
+    """The numbers at ``index``, ascending flat indices of a matrix (b, m), as one run of numbers for each row."""
 
-    def __init__(self, place: Tensor, b: int, m: int) -> None:
-        self.ends = torch.searchsorted(place, torch.arange(b + 1, device=place.device) * m)
-        self.counts, self.total = self.ends.diff(), len(place)
-        if place.device.type == "cpu":
+    def __init__(self, index: Tensor, b: int, m: int) -> None:
+        self.ends = torch.searchsorted(index, torch.arange(b + 1, device=index.device) * m)
+        self.counts, self.total = self.ends.diff(), len(index)
+        if index.device.type == "cpu":
             self.filled = self.counts.numpy() > 0
             self.starts = self.ends.numpy()[:-1][self.filled]
 

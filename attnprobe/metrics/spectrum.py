@@ -141,8 +141,8 @@ class Spectrum:
 
     def _known(self, rank: int | None) -> float | None:
         """The rank; infinite if there is one, but beyond the known values."""
-        there = not self.complete and 0 < float(self.values[0].abs()) < inf
-        return inf if rank is None and there else rank
+        is_beyond = not self.complete and 0 < float(self.values[0].abs()) < inf
+        return inf if rank is None and is_beyond else rank
 
 
 @checked()
@@ -205,7 +205,7 @@ def spectra(
 
     >>> g = torch.Generator().manual_seed(0)
     >>> qkv = QKV(*torch.randn(3, 2, 8, 4, generator=g, dtype=torch.float64))
-    >>> [len(one.values) for one in spectra(qkv)], bool(spectra(qkv)[0].stable_rank < 8)
+    >>> [len(spectrum.values) for spectrum in spectra(qkv)], bool(spectra(qkv)[0].stable_rank < 8)
     ([8, 8], True)
     """
     qkv = qkv.compressed()
@@ -217,7 +217,7 @@ def spectra(
     with torch.no_grad():
         if of == "output":
             values = tail_singular_values(exact_output(qkv)).cpu()
-            return [Spectrum("singular", one, len(one), frobenius=float(row_norms(one))) for one in values]
+            return [Spectrum("singular", head, len(head), frobenius=float(row_norms(head))) for head in values]
         return [_of_head(qkv, of, head, kind, k, seed) for head in heads]
 
 
@@ -237,8 +237,7 @@ def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None =
         raise UsageError(f"k={k}: choose 1 or more leading values")
     if of != "output" and small > FULL and (k or LEADING) > small // 4:
         raise UsageError(
-            f"{of}: k={k} for a {rows} x {columns} matrix; all values are computed up to {FULL}, for larger matrices "
-            f"choose k up to {small // 4}"
+            f"{of}: k={k or LEADING} values of a {rows} x {columns} matrix are too many; choose k up to {small // 4}"
         )
     if kind == "singular":
         return

@@ -79,7 +79,9 @@ class Arithmetic:
         try:
             return self.run(replaced, *inputs.values())
         except (torch.linalg.LinAlgError, NotFinite):  # pyright: ignore[reportPrivateImportUsage]
+            # heads that choose together are lost together
             if joint or qkv.h == 1:
                 return Approximation(None, qkv.q.new_full((qkv.h, qkv.n_q, qkv.p_v), torch.nan))
+        # alone, to find the heads that are lost: LAPACK refuses a batch for one of them
         outputs = [self.approximate(run, qkv.head(row)).output for row in range(qkv.h)]
         return Approximation(None, torch.cat(outputs))

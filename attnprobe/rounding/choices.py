@@ -17,7 +17,7 @@ from .site import Site
 
 @dataclass
 class Choices:
-    """The integers that operations on floating-point or bool tensors return, by site and number of the call.
+    """The integers that operations on floating-point or bool tensors return, by site and number of the call at it.
 
     Bool masks are never held: a threshold that another rank passes belongs to the numbers, and a mask of one
     computation beside the numbers of another is neither.
@@ -60,6 +60,7 @@ class Choices:
         self.flips += int((~_among(own, made)).sum() if of_a_set else (made != own).sum())
         if not self.hold or torch.equal(made, own):
             return own
+        # the computation may write into the integers that it gets
         return made.clone()
 
     @property
@@ -72,5 +73,5 @@ class Choices:
 def _among(own: Tensor, made: Tensor) -> Tensor:
     """Whether each integer (…, k) is among those of the same row of another tensor."""
     ordered = made.sort(-1).values
-    place = torch.searchsorted(ordered, own.contiguous()).clamp(max=own.shape[-1] - 1)
-    return ordered.gather(-1, place) == own
+    slot = torch.searchsorted(ordered, own.contiguous()).clamp(max=own.shape[-1] - 1)
+    return ordered.gather(-1, slot) == own

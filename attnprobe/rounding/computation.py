@@ -39,9 +39,10 @@ class Computation:
 
     def run(self, qkv: QKV | None = None) -> Approximation:
         """The approximation of these inputs, or of others."""
-        of = self.qkv if qkv is None else qkv
+        inputs = self.qkv if qkv is None else qkv
+        # products in tf32, which a user may have allowed on a GPU, are no reference
         with full_precision():
-            return approximate(self.method, of, self.d, seed=self.seed, target=self.target, **self.options)
+            return approximate(self.method, inputs, self.d, seed=self.seed, target=self.target, **self.options)
 
     @cached_property
     def approximation(self) -> Approximation:

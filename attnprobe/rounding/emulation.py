@@ -42,10 +42,12 @@ class Watch:
         key = call.site, self._calls[call.site]
         self._calls[call.site] += 1
         self.lost[key] = sum(int((~torch.isfinite(x)).sum()) for x in results)
+        # as many as in float64 are meant to be infinite
         if self.lost[key] <= self._usual.get(key, 0):
             return
         causes = [cause for x in call.inputs if (cause := self._causes.get(_memory(x))) is not None]
         cause = causes[0] if causes else call.site
+        # the first loss is the cause; later steps only carry it on
         self.first = self.first or cause
         for x in results:
             self._causes[_memory(x)] = cause
@@ -84,6 +86,7 @@ class Emulation(Follow):
 
     def start(self, x: Tensor) -> Tensor:
         """An input as it is stored, a new tensor that is followed."""
+        # tensor cores round what they read; memory stays in float32
         narrow = self.arithmetic != "tensor-cores"
         x = rounded(x, self.to) if narrow else x.float().double()
         x = x.clone()
@@ -104,6 +107,7 @@ class Emulation(Follow):
     def _selected(self, call: Call) -> Any:
         """The result of an operation that selects numbers. Constants that it puts between them are rounded."""
         read = [x for x in call.inputs if x.is_floating_point()]
+        # the widest input: a number that was never rounded may be among those selected
         width = max((self.width(x) or Width.NARROW for x in read), default=Width.NARROW)
         stores = self.arithmetic == EVERY and not all(_is_double(x) for x in read)  # the code casts its result back
         result = call.function(*call.args, **call.kwargs)
@@ -125,56 +129,7 @@ class Emulation(Follow):
                     self._store(x)
         if not any(_is_double(x) for x in tensors((*call.args, *call.kwargs.values()))):
             return self._as_written(call)
-        originals: list[tuple[Tensor, Tensor]] = []
-        written = {id(x) for x in call.written()}
-
-        def single(x: Tensor) -> Tensor:
-            if not _is_double(x):
-                return x.to(torch.complex64) if x.dtype == torch.complex128 else x
-            copy = self._read(x, rounds_inputs)
-            if scattered is not None:
-                copy = copy.to(scattered)
-            if id(x) in written:
-                originals.append((copy, x))
-            return copy
-
-        halves = width == Width.NARROW and self.to.cast in ("float16", "bfloat16")
-        scattered = getattr(torch, str(self.to.cast)) if halves and call.operation.name in SCATTERED else None
-        numbers = width == Width.NARROW and call.operation.name in ROUNDED_NUMBERS
-
-        def argument(value: Any) -> Any:
-            if numbers and isinstance(value, float):
-                return _number(value, self.to)
-            return scattered or torch.float32 if value is torch.float64 else replaced(value, single)
-
-        args = tuple(argument(value) for value in call.args)
-        kwargs = {name: argument(value) for name, value in call.kwargs.items()}
-        result = call.function(*args, **kwargs)
-        wanted = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.dtype)]
-        for copy, original in originals:
-            if original.shape != copy.shape:
-                original.resize_(copy.shape)
-            original.copy_(copy if scattered else self._stored(copy, width))
-            self._made(original, width, call)
-        back = {id(copy): original for copy, original in originals}
-        whole = {id(x): x for x in call.written()}
-
-        def double(x: Tensor) -> Tensor:
-            if id(x) in back:
-                return back[id(x)]
-            if x.dtype == scattered:
-                x = x.double()
-            elif x.dtype == torch.float32 and torch.float32 not in wanted:
-                x = self._stored(x, width)
-            elif x.dtype == torch.complex64:
-                x = torch.view_as_complex(self._stored(torch.view_as_real(x), width))
-            if id(x) not in whole:
-                self._made(x, width, call)
-            return x
-
-        if isinstance(result, tuple) and hasattr(result, "_fields"):
-            return type(result)(*map(double, result))
-        return replaced(result, double)
+        return _SingleCall(self, call, width, rounds_inputs).run()
 
     def _as_written(self, call: Call) -> Any:
         """The result of an operation in a dtype of the code's own. Numbers made of integers are rounded."""
@@ -220,6 +175,71 @@ class Emulation(Follow):
             self.report.emulated[call.site] += 1
 
 
+class _SingleCall:
+    """One call of a rounding operation: on copies of its arguments in float32, with its results in float64 tensors.
+
+    Args:
+        width, rounds_inputs: as `Follow.width_of` gives them for the call.
+    """
+
+    def __init__(self, mode: Emulation, call: Call, width: Width, rounds_inputs: bool) -> None:
+        self.mode, self.call, self.width, self.rounds_inputs = mode, call, width, rounds_inputs
+        name, narrow = call.operation.name, width == Width.NARROW
+        halves = narrow and mode.to.cast in ("float16", "bfloat16") and name in SCATTERED
+        self.scattered = getattr(torch, str(mode.to.cast)) if halves else None
+        self.rounds_numbers = narrow and name in ROUNDED_NUMBERS
+        self.written = {id(x) for x in call.written()}
+        self.originals: list[tuple[Tensor, Tensor]] = []  # each copy that the operation writes, with what it stands for
+
+    def run(self) -> Any:
+        """The result of the call; the tensors that it writes in place are written too."""
+        args = tuple(self._argument(value) for value in self.call.args)
+        kwargs = {name: self._argument(value) for name, value in self.call.kwargs.items()}
+        result = self.call.function(*args, **kwargs)
+        for copy, original in self.originals:
+            if original.shape != copy.shape:  # an ``out=`` of another size
+                original.resize_(copy.shape)
+            original.copy_(copy if self.scattered else self.mode._stored(copy, self.width))
+            self.mode._made(original, self.width, self.call)
+        # the named tuples of torch take their fields as arguments, plain ones take one list
+        if isinstance(result, tuple) and hasattr(result, "_fields"):
+            return type(result)(*map(self._double, result))
+        return replaced(result, self._double)
+
+    def _argument(self, value: Any) -> Any:
+        if self.rounds_numbers and isinstance(value, float):
+            return _number(value, self.mode.to)
+        # what the code asks to be made in float64 is made in the dtype of the copies
+        return self.scattered or torch.float32 if value is torch.float64 else replaced(value, self._single)
+
+    def _single(self, x: Tensor) -> Tensor:
+        """The copy of an argument."""
+        if not _is_double(x):
+            return x.to(torch.complex64) if x.dtype == torch.complex128 else x
+        copy = self.mode._read(x, self.rounds_inputs)
+        if self.scattered is not None:
+            copy = copy.to(self.scattered)
+        if id(x) in self.written:
+            self.originals.append((copy, x))
+        return copy
+
+    def _double(self, x: Tensor) -> Tensor:
+        """A result in float64; the original where the result is a copy that was written."""
+        for copy, original in self.originals:
+            if x is copy:
+                return original
+        arguments = (*self.call.args, *self.call.kwargs.values())
+        if x.dtype == self.scattered:
+            x = x.double()
+        elif x.dtype == torch.float32 and not any(value is torch.float32 for value in arguments):
+            x = self.mode._stored(x, self.width)
+        elif x.dtype == torch.complex64:
+            x = torch.view_as_complex(self.mode._stored(torch.view_as_real(x), self.width))
+        if id(x) not in self.written:
+            self.mode._made(x, self.width, self.call)
+        return x
+
+
 def _is_double(x: Tensor) -> bool:
     return x.dtype == torch.float64
 
@@ -231,6 +251,7 @@ def _adds_constants(call: Call, to: Format) -> bool:
     every = (*call.args, *call.kwargs.values())
     if any(isinstance(value, float) and not _is_of(value, to) for value in every):
         return True
+    # tensors that are not followed are constants, whose numbers need not be of the format
     followed = {id(x) for x in call.inputs}
     read = [x for x in tensors(every) if x.is_floating_point() and id(x) not in followed]
     return len(read) > len([x for x in call.written() if id(x) not in followed])
@@ -243,7 +264,7 @@ def _number(value: float, to: Format) -> float:
 
 
 def _is_of(value: float, to: Format) -> bool:
-    """Whether a number is one of a format."""
+    """Whether a number is one of a format; NaN, which differs from itself, is one of each."""
     return value != value or _number(value, to) == value
 
 

@@ -102,7 +102,9 @@ def estimate(computation: Computation, to: Format, arithmetic: str = EVERY, seed
         tape = Tape(to, arithmetic)
         output = part.followed(tape)
         weights = torch.zeros_like(output)
+        # by the head's own number: a head has one estimate, alone and among others
         noise = torch.randn(output.shape[1:], generator=generator(seed, "rounding", head), dtype=torch.float64)
+        # a joint method runs on all heads, and the loss has the output of one of them
         weights[row] = noise.to(output)
         squares.append(tape.squares(output, weights))
     return Estimate(to.unit, computation.sizes[1], squares)

@@ -147,6 +147,7 @@ class Follow(TorchDispatchMode):
         storage = x.untyped_storage()
         if not x.is_floating_point():
             width = Width.NARROW
+        # by storage, so that views are followed with what they view; a weak reference tells a reused address
         self._widths[storage._cdata] = StorageWeakRef(storage), width
 
     def start(self, x: Tensor) -> Tensor:
@@ -174,6 +175,7 @@ class Follow(TorchDispatchMode):
             return Width.WIDE, False
         if self.arithmetic == "tensor-cores":
             return Width.WIDE, operation.product
+        # as torch promotes types: what meets a constant tensor, which is float32 in the code, is float32
         if self.arithmetic == "autocast":
             if operation.product:
                 return Width.NARROW, True
@@ -196,6 +198,7 @@ class Follow(TorchDispatchMode):
             return func(*args, **kwargs)
         if operation.view:
             return self._viewed(func(*args, **kwargs), inputs)
+        # in float64 a decomposition would change the last bits, and nothing is rounded
         if operation.name in DECOMPOSED and self.to != FLOAT64:
             with self._seen():
                 return DECOMPOSED[operation.name](*args, **kwargs)
@@ -204,7 +207,7 @@ class Follow(TorchDispatchMode):
     def _viewed(self, result: Any, inputs: Sequence[Tensor]) -> Any:
         for x in tensors([result]):
             if self.width(x) is None:  # some views are copies
-                self.follow(x, max(self.width(one) or Width.NARROW for one in inputs))
+                self.follow(x, max(self.width(source) or Width.NARROW for source in inputs))
         return result
 
     def fused(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -253,6 +256,7 @@ class Follow(TorchDispatchMode):
         of_a_set = call.operation.name == "topk"
         held = [self.choices.met(call.site, x, of_a_set) if isinstance(x, Tensor) and _whole(x) else x for x in result]
         if call.operation.name in CHOSEN_NUMBERS and held[1] is not result[1]:
+            # the numbers must be those of the held places, or values and places would contradict each other
             held[0] = _numbers_at(call, held[1])
             self.follow(held[0], self.width(call.inputs[0]) or Width.NARROW)
         for x in held:
@@ -312,7 +316,7 @@ def replaced(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, list | tuple):
-        parts = [replaced(one, change) for one in value]
+        parts = [replaced(element, change) for element in value]
         return parts if isinstance(value, list) else tuple(parts)
     return value
 

@@ -9,8 +9,8 @@ from ..errors import Unsupported
 from ..grammar.arguments import checked
 from ..grammar.arithmetic import Format, format_and_model, format_of
 
-BEYOND_E4M3 = 464.0  # half a unit above the largest number, which is the even one of two
-DROPPED = 13  # bits of a float32 number that tf32 has not
+BEYOND_E4M3 = 464.0  # half a unit above the largest number, 448; a tie rounds to 448, which is even
+DROPPED = 13  # bits of a float32 significand that tf32 lacks
 
 
 @checked()
@@ -109,5 +109,6 @@ def _fewer_bits(x: Tensor) -> Tensor:
     """A float32 tensor rounded to tf32: a carry of the last bits goes on into the exponent, up to infinity."""
     bits = x.contiguous().view(torch.int32)
     last = (bits >> DROPPED) & 1
+    # half a unit less one, plus the last kept bit: ties go to even
     kept = (bits + ((1 << (DROPPED - 1)) - 1 + last)) & -(1 << DROPPED)
     return torch.where(torch.isfinite(x), kept.view(torch.float32), x)

@@ -155,6 +155,7 @@ def measured(
     own = _rounded_output(computation, lambda: Emulation(to, arithmetic, keep, free))
     errors = added(computation, plain, own.output, to, goal)
     held, held_frobenius = errors["rounding"], errors["rounding_frobenius"]
+    # without a flip the choices are those of float64 already, and the run would be the same
     if free.flips or free.lost:
         fixed = _rounded_output(computation, lambda: Emulation(to, arithmetic, keep, choices.replay(hold=True)))
         of_fixed = added(computation, plain, fixed.output, to, goal)
@@ -182,6 +183,7 @@ def added(computation: Computation, plain: Tensor, own: Tensor, to: Format, goal
     approximation = _norms(computation.exact - plain)[0] / spectral
     rounding, rounding_frobenius = _norms(own - plain)
     amplification = rounding / spectral / to.unit
+    # the bits of an exact method would be those of float64's own rounding
     known = torch.isfinite(rounding) & (approximation > EXACT)
     found = {
         "approximation": approximation,
@@ -205,6 +207,7 @@ def _input_floor(computation: Computation, to: Format, arithmetic: str) -> Tenso
     """The rounding error if Q, K and V alone are rounded, (h,)."""
     plain, choices = computation.plain
     start = Emulation(to, arithmetic).start
+    # `Follow` rounds nothing, so only the inputs are rounded; held choices keep flips out of the floor
     mode = Follow(choices=choices.replay(hold=True))
     mode.start = lambda x: Follow.start(mode, start(x))  # type: ignore[method-assign]
     try:
@@ -224,6 +227,7 @@ def _rounded_output(computation: Computation, make: Callable[[], Emulation]) -> 
     except (RuntimeError, NotFinite):  # of LAPACK, which refuses what is not finite, or of an input
         output = torch.full_like(computation.plain[0], torch.nan)
     lost = ~torch.isfinite(output).flatten(1).all(1)
+    # what float64 loses too is the method's own fault, and no fault of the format
     lost &= torch.isfinite(computation.plain[0]).flatten(1).all(1)
     failed: list[str | None] = [None] * h
     for row in lost.nonzero()[:, 0].tolist():

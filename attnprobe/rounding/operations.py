@@ -131,10 +131,12 @@ def operation_of(func: Any) -> Operation:
     """The operation of an overload of torch's dispatcher."""
     schema = func._schema
     name = schema.name.split("::")[-1]
-    writes = tuple(one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write)
+    writes = tuple(x.name for x in schema.arguments if x.alias_info is not None and x.alias_info.is_write)
+    # `add_` is `add`; `__and__` is a name of its own
     if writes and name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
-    view = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.arguments)
+    view = any(x.alias_info is not None and not x.alias_info.is_write for x in schema.arguments)
+    # scatter with reduce= adds or multiplies, so it rounds
     reduces = "reduce" in schema.overload_name
     lapack = name in LAPACK or (name.lstrip("_").startswith("linalg_") and name not in NO_LAPACK)
     return Operation(
@@ -146,7 +148,7 @@ def operation_of(func: Any) -> Operation:
         wide=name in AUTOCAST_FLOAT32,
         lapack=lapack,
         writes=writes,
-        arguments=tuple(one.name for one in schema.arguments),
+        arguments=tuple(x.name for x in schema.arguments),
     )
 
 
@@ -154,8 +156,8 @@ def accumulates(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, A
     """Whether an assignment to indices adds, and so rounds."""
     if "index_put" not in operation.name:
         return False
-    place = operation.arguments.index("accumulate")
-    return bool(args[place] if len(args) > place else kwargs.get("accumulate", False))
+    number = operation.arguments.index("accumulate")
+    return bool(args[number] if len(args) > number else kwargs.get("accumulate", False))
 
 
 def log_sum_exp(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
@@ -164,12 +166,13 @@ def log_sum_exp(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tenso
     if x.numel() == 0:
         return x.exp().sum(dims, keepdim).log()
     largest = x.amax(dims, keepdim=True)
+    # a row of hidden keys only: −∞ − (−∞) would be NaN
     largest = largest.masked_fill(largest.abs() == float("inf"), 0)
     total = (x - largest).exp().sum(dims, keepdim)
     shift = largest
     if not keepdim:
-        for one in sorted((one % x.dim() for one in dims), reverse=True):
-            shift = shift.squeeze(one)
+        for axis in sorted((axis % x.dim() for axis in dims), reverse=True):  # the last first: numbers stay valid
+            shift = shift.squeeze(axis)
     return total.log() + shift
 
 

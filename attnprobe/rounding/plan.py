@@ -15,7 +15,7 @@ from .measured import EXACT, GOAL, RoundingErrors, measured
 from .site import Site
 
 HEADS = 0.9  # the part of the heads in which a plan reaches the goal
-HOPELESS = 1e6  # an error over the allowed one, above which heads do not decide between steps
+HOPELESS = 1e6  # ratio of a head's error to the allowed one, above which it does not decide between steps
 TRIALS = 8  # measurements of plans that grow step by step
 
 
@@ -91,8 +91,10 @@ def plan(
         keep = tuple(site for site in sites if site not in order[:lowered])
         errors = measured(computation, to, arithmetic, frozenset(keep), goal) if keep else plain
         reached = _reached(errors.held, allowed, heads)
+        # no further step in float32 can help, or none is left
         if reached or not lowered or floor:
             break
+        # doubled: each trial is an emulated run, and a first-order estimate may be far off
         lowered, step = max(0, lowered - step), 2 * step
     return Plan(keep, len(sites), reached, floor, known.planned(keep), errors)
 
@@ -107,7 +109,9 @@ def _demoted(known: Estimate, sites: list[Site], allowed: Tensor, heads: float) 
     while kept:
 
         def after(site: Site) -> tuple[float, float]:
+            # capped, so that one head that no plan can save does not decide the order for all
             ratio = (known.planned(set(kept) - {site}) / allowed).nan_to_num(nan=HOPELESS).clamp(max=HOPELESS)
+            # the quantile that the goal asks for; the mean square breaks its ties
             return float(torch.quantile(ratio, heads, interpolation="higher")), float(ratio.square().mean())
 
         cheapest = min(kept, key=after)

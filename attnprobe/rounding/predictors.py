@@ -53,6 +53,7 @@ def _cancellation(operator: Operator) -> Tensor:
     for first, last in row_blocks(operator.shape[1], BLOCK):
         rows = operator.rows(first, last).double()
         sums = rows.sum(-1)
+        # a row of hidden keys only has no cancellation
         ratio = torch.where(sums == 0, torch.ones_like(sums), rows.abs().sum(-1) / sums.abs())
         most = torch.maximum(most, ratio.amax(-1).cpu())
     return most

@@ -67,6 +67,7 @@ class Part(nn.Module):
 
 def _nystrom(package: Any, n: int, p: int, d: int, draws: Mapping[str, Tensor]) -> nn.Module:
     module = package.NystromAttention(dim=3 * p, dim_head=p, heads=1, num_landmarks=d, residual=False)
+    # the published module has projections around the attention; only the attention is compared
     module.to_qkv = module.to_out = nn.Identity()
     return module
 
@@ -143,6 +144,7 @@ def _output(known: Published, package: Any, computation: Computation, dtype: tor
             parts = [x[row].to(dtype) for x in (factor * qkv.q, factor * qkv.k, qkv.v)]
             inputs = [torch.cat(parts, -1)[None]] if known.joined else [x[None, None] for x in parts]
             with _default_dtype(dtype):  # constants that the code makes have no dtype of their own
+                # a copy: buffers that the code fills in a forward must not reach the next dtype
                 outputs.append(copy.deepcopy(module).to(dtype)(*inputs).double().reshape(qkv.n, qkv.p))
     return torch.stack(outputs)
 

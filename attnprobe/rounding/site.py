@@ -15,7 +15,7 @@ import torch
 from ..errors import UsageError, cut
 from ..grammar import arguments
 
-# whose functions are on the way to an operation and are no step: this room, torch, and decorators
+# files whose functions stand between a method and its operation: this package, torch, and decorators
 HIDDEN = (str(Path(__file__).parent), str(Path(torch.__file__).parent), str(arguments.__file__), contextlib.__file__)
 
 
@@ -64,6 +64,7 @@ INPUTS = Site("", 0, "inputs", 0, "Q, K, V")
 
 def here(operation: str) -> Site:
     """The site of an operation that the calling code runs now, by the two innermost functions outside of torch."""
+    # frames by hand: `inspect.stack` reads source files, for every operation
     frame, found = sys._getframe(1), []
     while frame is not None and len(found) < 2:
         if not _hidden(frame.f_code):

@@ -108,6 +108,7 @@ class Tape(Follow):
                 for x in call.inputs:
                     if self.width(x) == Width.ISLAND:
                         self._store(x)
+        # autograd refuses ``out=``: the backward pass calls the form that returns its result
         out = [x for name, x in call.kwargs.items() if name.startswith("out") and isinstance(x, Tensor)]
         producers = self._made_by(call)
 
@@ -125,6 +126,7 @@ class Tape(Follow):
             before = self.width(x)
             self.follow(x, width if before is None else max(width, before))
             number = self._memory(x)
+            # a write may leave part of the memory as it was, with its old makers
             old = self._producers.get(number, frozenset()) if call.written() else frozenset()
             self._producers[number] = producers | old
         for x in tensors([result]):
@@ -151,6 +153,7 @@ class Tape(Follow):
         for saved in self.started:
             g = self._region(adjoint, saved)
             if g is not None and self.arithmetic != "tensor-cores":
+                # numbers that the format has, such as masks of 0 and 1, are not rounded
                 inexact = rounded(saved.x, self.to) != saved.x
                 found.inputs += _square(g * inexact, saved)
         return found
@@ -243,8 +246,8 @@ class Tape(Follow):
         if not saved or not x.numel():
             return
         whole = whole_memory(x).clone()
-        for one in saved:
-            one.x = whole.as_strided(one.x.shape, one.x.stride(), one.x.storage_offset())
+        for view in saved:
+            view.x = whole.as_strided(view.x.shape, view.x.stride(), view.x.storage_offset())
 
     def _region(self, adjoint: dict[int, Tensor], saved: _Saved) -> Tensor | None:
         """The adjoint of a saved tensor, in the memory of all adjoints of its memory; None if it is zero."""
@@ -260,8 +263,9 @@ class Tape(Follow):
         if not _overlaps(x):
             whole.as_strided(x.shape, x.stride(), x.storage_offset()).add_(g)
         else:  # such as an expanded tensor: several of its numbers are one
-            places = torch.arange(len(whole), device=whole.device).as_strided(x.shape, x.stride(), x.storage_offset())
-            whole.index_add_(0, places.flatten(), g.double().flatten())
+            numbers = torch.arange(len(whole), device=whole.device)
+            slots = numbers.as_strided(x.shape, x.stride(), x.storage_offset())
+            whole.index_add_(0, slots.flatten(), g.double().flatten())
 
 
 def _overlaps(x: Tensor) -> bool:
@@ -290,21 +294,20 @@ def _same(x: Tensor) -> Tensor:
 
 def _loaded(value: Any, load: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
-        parts = [_loaded(one, load) for one in value]
+        parts = [_loaded(element, load) for element in value]
         return parts if isinstance(value, list) else tuple(parts)
     return load(value)
 
 
 def _without_out(function: Any) -> Any:
     """The overload of an operation that returns its result in new memory, for one that writes it into ``out``."""
-    wanted = [one.name for one in function._schema.arguments if not one.is_out]
+    read = [x for x in function._schema.arguments if not x.is_out]
     packet = function.overloadpacket if hasattr(function, "overloadpacket") else function._overloadpacket
     for name in packet.overloads():
         other = getattr(packet, name)
-        if [one.name for one in other._schema.arguments] == wanted and not any(
-            one.alias_info is not None and one.alias_info.is_write for one in other._schema.arguments
-        ):
-            kinds = [str(one.type) for one in other._schema.arguments]
-            if kinds == [str(one.type) for one in function._schema.arguments if not one.is_out]:
-                return other
+        arguments = other._schema.arguments
+        in_place = any(x.alias_info is not None and x.alias_info.is_write for x in arguments)
+        # overloads may differ in types alone, such as a number in place of a tensor
+        if not in_place and [(x.name, str(x.type)) for x in arguments] == [(x.name, str(x.type)) for x in read]:
+            return other
     raise NotImplementedError(f"{function}: no form without out")

@@ -154,7 +154,7 @@ def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
 def named_folder(out: str) -> Path:
     """The folder of ``--out``, which may not be there yet."""
     if not out.strip():
-        raise UsageError("--out has no name; leave it out for a new folder under outputs/")
+        raise UsageError("--out is empty; name a folder, or leave --out away for a new one under outputs/")
     path = path_of(out)
     if path.exists() and not path.is_dir():
         raise UsageError(f"--out {path} is not a directory")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import UsageError
-from ..grammar.lists import available_ones
+from ..grammar.lists import chosen_numbers
 from ..inputs import Source, resolve, scaled_inputs
 from ..machine.timings import Timings
 from .plan import ErrorPlan, MethodRequest, fitting, parse_methods, refuse_endless, refused
@@ -90,7 +90,7 @@ def tell_left_out(
 
 def heads_of(head: tuple[int, ...] | str, source: Source) -> tuple[int, ...]:
     """The heads that a request names."""
-    return available_ones(head, "head", source.head_numbers)
+    return chosen_numbers(head, "head", source.head_numbers)
 
 
 def draft_plan(request: Any) -> ErrorPlan:

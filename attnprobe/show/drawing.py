@@ -47,7 +47,7 @@ from .points import GROUP, MEASURED, Data, Panel, ceil_div, ends_of, one_panel
 
 INCH = 72  # points
 TEXT = 7.0  # the width of the text of a page, in inches
-# lengths as multiples of the size of type
+# the lengths that follow are multiples of the size of type: a style with larger type gets larger panels
 NARROWEST = 13  # the least width of a panel
 LOWEST = 9  # the least height of a panel
 TALL = 13  # the height of one of several lines of panels
@@ -89,6 +89,7 @@ def one_of(panels: Sequence[Panel], panel: int | str, figure: str) -> Panel:
         UsageError: no such panel; the message lists them.
     """
     titles = [_words((*candidate.line, *candidate.column)) for candidate in panels]
+    # a whole title first: "d = 1" is also a part of "d = 16"
     exact = [number for number, title in enumerate(titles) if panel in (number, title)]
     found = exact or [number for number, title in enumerate(titles) if str(panel) in title]
     if not found:
@@ -191,6 +192,7 @@ class Sheet:
             across = min(across_of(self.data, self.plot.panels, size[0]), len(self.panels))
             lines = ceil_div(len(self.panels), across)
             drawn = Drawn(size, layout="constrained")
+            # a canvas without pyplot, which keeps every figure open and may need a screen
             FigureCanvasAgg(drawn)
             axes = drawn.subplots(lines, across, squeeze=False).ravel().tolist()
             self._fill(axes, across)
@@ -219,7 +221,7 @@ class Sheet:
         width, height = drawn.get_size_inches()
         size = rcParams["font.size"] / INCH
         entries = self.legend.entries(self.data.names, self.figure.colour, self.figure.note)
-        below = _place(drawn, entries, width) + 0.3 * size if entries else 0.0
+        below = _add_legend(drawn, entries, width) + 0.3 * size if entries else 0.0
         x, y = self._names()
         bottom, top = below + (1.2 * size if x else 0.0), LINE * size if self.style == "slide" else 0.0
         if grows(self.style):
@@ -353,7 +355,7 @@ def _words(facets: Sequence[tuple[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _place(drawn: Any, entries: dict[str, Any], width: float) -> float:
+def _add_legend(drawn: Any, entries: dict[str, Any], width: float) -> float:
     """Put the legend below the panels, in as many columns as fit; returns its height in inches."""
     letters = int(width * INCH / (LETTER * size_of("legend.fontsize"))) - 6  # without the room of the mark
     labels = [textwrap.fill(label, letters) for label in entries]
@@ -362,6 +364,7 @@ def _place(drawn: Any, entries: dict[str, Any], width: float) -> float:
         box = legend.get_window_extent(drawn.canvas.get_renderer())
         if box.width <= 0.98 * width * drawn.dpi or columns == 1:
             return box.height / drawn.dpi
+        # too wide: matplotlib tells a legend's size only once it is made
         legend.remove()
     return 0.0
 

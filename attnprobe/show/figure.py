@@ -141,7 +141,7 @@ class Figure:
             "cells without a value": ("cell" in self.marks) != bool(self.value),
             "a caption of more than two sentences": self.caption.count(". ") > 1,
         }
-        for fault in (fault for fault, there in faults.items() if there):
+        for fault in (fault for fault, is_so in faults.items() if is_so):
             raise ValueError(f"figure {self.name} has {fault}")
 
     @property
@@ -235,6 +235,7 @@ def save(
         written[0].write_text(f"{caption}\n", encoding="utf-8")
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
+        # without dates, which would make two files of one figure differ
         facts: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
         with styled(style):
             drawn.savefig(path, metadata=facts)

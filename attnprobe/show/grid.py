@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 USUAL = {"target": "softmax", "scale_inputs": 1.0}  # values of places that a caption leaves out
-UNSAID = {"status": "ok", "bad": False, "over": False, "reference": False}  # the values of lines without these columns
+ABSENT = {"status": "ok", "bad": False, "over": False, "reference": False}  # the values of lines without these columns
 # columns whose value is the same in all rows of a line, unless a table pools them
 OF_SERIES = ("method", "family", "reference", "requested", "weights", "scale_inputs", "layers")
 Value = float | int | str | bool | None
@@ -164,6 +164,7 @@ def summarised(
         groups = _groups(rows, by)
         lines = lines.assign(**{name: [of(group) for group in groups] for name, of in table.of_groups.items()})
     if "reference" in lines:
+        # stable: the other lines keep the order of the run's plan
         lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
     return lines
 
@@ -194,6 +195,7 @@ def with_computed(lines: DataFrame, table: Table, each: Sequence[str] = ()) -> D
         [group.assign(**{name: [*function(group)] for name, function in columns.items()}) for group in groups]
     )
     ready = [name for name in columns if any(isinstance(value, Cell) for value in made[name])]
+    # back in the order of the lines, which the groups have changed
     return made.drop(columns=ready).loc[lines.index]
 
 
@@ -308,7 +310,7 @@ def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFram
 
 def _complete(lines: DataFrame) -> DataFrame:
     """The lines with every column that a query of them names."""
-    return lines.assign(**{name: value for name, value in UNSAID.items() if name not in lines})
+    return lines.assign(**{name: value for name, value in ABSENT.items() if name not in lines})
 
 
 def _apart(table: Table, lines: DataFrame) -> tuple[str, ...]:
@@ -381,6 +383,6 @@ def _reasons(table: Table, lines: DataFrame, flags: Sequence[Flag | None]) -> li
                 of_method.append(str(d))
     notes = []
     for (sign, method, reason), of_method in budgets.items():
-        at = f", d = {', '.join(of_method)}" if of_method else ""
-        notes.append(f"{sign} {method}{at}: {reason}")
+        of_budgets = f", d = {', '.join(of_method)}" if of_method else ""
+        notes.append(f"{sign} {method}{of_budgets}: {reason}")
     return notes

@@ -26,6 +26,7 @@ class Header:
     @property
     def facts(self) -> list[str]:
         """The lines without the warnings, and the remarks."""
+        # a fallback is a warning and one of the source's facts: the reader sees it once
         lines = [line for line in self.lines if not any(warning in line for warning in self.warnings)]
         return [*lines, *self.remarks]
 

@@ -18,7 +18,7 @@ def listing(
     notes: Sequence[str] = (),
     width: int = UNLIMITED,
 ) -> str:
-    """Rows with the same fields as text, a column for each field; JSON and CSV have the rows as they are.
+    """Rows with the same fields as a text in a format, a column for each field; JSON and CSV have the rows unchanged.
 
     Args:
         name: of the list, as JSON names it. title: above a table. notes: below it. width: of a table on a terminal.

@@ -30,9 +30,9 @@ HERE = Path(__file__).parent
 MPLSTYLE = ".mplstyle"
 PAGE = 9.0  # inches: the largest height of a figure in a paper
 Ends = tuple[float, float]
-MOST_MINOR = 1e6  # of the ends of an axis with small ticks, the ratio
+MOST_MINOR = 1e6  # the largest ratio of the ends of an axis that has small ticks
 
-# They differ for readers with red-green or blue-yellow blindness too.
+# these colours differ for readers with red-green or blue-yellow blindness too
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, PURPLE, BROWN = "#E69F00", "#56B4E9", "#550077", "#883300"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, PURPLE, BROWN)
@@ -115,6 +115,7 @@ def looks_of(methods: Iterable[tuple[str, str, str]]) -> dict[str, Look]:
     methods = list(dict.fromkeys(methods))
     looks: dict[str, Look] = {}
     taken: set[str] = set()
+    # methods without options first: they get the fixed look, also where a variant stands before them
     for name, method, _ in sorted(methods, key=lambda entry: ":" in entry[1]):
         plain = method.partition(":")[0]
         if plain in FIXED and plain not in taken:
@@ -132,6 +133,7 @@ def looks_of(methods: Iterable[tuple[str, str, str]]) -> dict[str, Look]:
 
 def _free(colour: str, others: list[Look]) -> Look:
     """A look of a colour, with the marker and dashes that the fewest others of the colour have."""
+    # each colour begins with a marker of its own, so that series differ in print without colours too
     first = COLOURS.index(colour)
     turned = MARKERS[first:] + MARKERS[:first]
     markers, dashes = Counter(look.marker for look in others), Counter(str(look.dash) for look in others)
@@ -155,7 +157,7 @@ def styled(style: str) -> Iterator[None]:
         UsageError: no such style, or a line in it that matplotlib does not know.
     """
     ours = HERE / f"{style if style in STYLES else STYLES[0]}{MPLSTYLE}"
-    settings: Any = {**matplotlib.rc_params_from_file(ours, use_default_template=False), **given(style)}
+    settings: Any = {**matplotlib.rc_params_from_file(ours, use_default_template=False), **settings_of(style)}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # it is drawn as a box
         yield
@@ -163,7 +165,7 @@ def styled(style: str) -> Iterator[None]:
 
 def grows(style: str) -> bool:
     """Whether a figure's height may grow with its panels: not on a slide, nor at a size that the user gives."""
-    return style != "slide" and "figure.figsize" not in given(style)
+    return style != "slide" and "figure.figsize" not in settings_of(style)
 
 
 def size_of(setting: str) -> float:
@@ -172,16 +174,17 @@ def size_of(setting: str) -> float:
     return FontProperties(size=settings[setting]).get_size_in_points()
 
 
-def given(style: str) -> dict[str, Any]:
+def settings_of(style: str) -> dict[str, Any]:
     """What the user's matplotlibrc and a style of matplotlib's set."""
-    given = dict(matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False))
+    settings = dict(matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False))
     if style not in STYLES:
         known = {path.stem: path for path in Path(matplotlib.get_data_path(), "stylelib").glob(f"[!_]*{MPLSTYLE}")}
         if style not in known and not style.endswith(MPLSTYLE):
             raise unknown("style", style, [*STYLES, *sorted(known), f"FILE{MPLSTYLE}"])
         with reading(f"--style {style}"), refusing():
-            given |= matplotlib.rc_params_from_file(path_of(known.get(style, style)), use_default_template=False)
-    return {name: value for name, value in given.items() if name != "backend"}
+            settings |= matplotlib.rc_params_from_file(path_of(known.get(style, style)), use_default_template=False)
+    # files are drawn without a screen, whatever backend the user's notebooks have
+    return {name: value for name, value in settings.items() if name != "backend"}
 
 
 @contextmanager
@@ -300,6 +303,7 @@ def _digits(low: float, high: float, most: int) -> Sequence[float]:
 
 def _powers(low: float, high: float, base: int, most: int) -> list[float]:
     """The powers of a base in a range, at most so many."""
+    # 1e-9: log(1000, 10) is 2.9999999999999996
     first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
     step = max(1, -(-(last - first + 1) // most))
     return [float(base) ** power for power in range(first, last + 1) if power % step == 0]

@@ -141,6 +141,7 @@ class Brush:
         for name in yardsticks[colour].unique() if len(yardsticks) else ():
             look = FIXED.get(str(name), FIXED["vmean"])
             found.append(Series(name, look, look, yardsticks[yardsticks[colour] == name], yardsticks, reference=True))
+        # False sorts first: what is drawn first lies behind
         return sorted(found, key=lambda series: (not series.faint, not series.reference))
 
     def _shaded(self, points: Rows, look: Look) -> Iterator[tuple[Look, Rows]]:
@@ -156,6 +157,7 @@ class Brush:
         """All marks of the panel."""
         self.guides()
         every = self.series()
+        # bands of many series would cover one another, and the lines would not be seen
         crowded = (
             not self.data.sideways and sum(not series.faint and not series.reference for series in every) > MOST_SPREADS
         )

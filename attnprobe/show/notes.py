@@ -34,6 +34,7 @@ BOLD = {"smaller": "smallest", "larger": "largest"}
 
 def flag_of(line: Mapping[str, Any]) -> Flag | None:
     """The sign of a line of a summary: that of its status, else of bad rows, else of more than d."""
+    # one sign a line, the gravest: a line that failed has no rows that could be bad
     if flag := OF_STATUS.get(line.get("status") or "ok"):
         return flag
     if line.get("bad"):

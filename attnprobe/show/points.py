@@ -90,7 +90,7 @@ class Data:
         # without the columns that no panel reads, which `summary` would copy for each panel
         self.rows = rows[[name for name in rows if name in columns]]
         self.yardsticks = self.yardsticks[[name for name in self.yardsticks if name in columns]]
-        # a comparison of one thing says nothing
+        # one value of `several` leaves nothing to compare
         if figure.several in self.rows and self.rows[figure.several].nunique() < 2:
             self.rows = self.rows.iloc[:0]
         self.sideways = not figure.value and figure.y in frame and self.is_words(str(figure.y))
@@ -148,6 +148,7 @@ class Data:
                     panel = self._panel(rows, measured, (*beneath, *line), (*beside, *column), names)
                     if not panel.points.empty:
                         found.append(panel)
+        # panels of one line of facets stand together, whatever metric they show
         order = {line: number for number, line in enumerate(dict.fromkeys(panel.line for panel in found))}
         return sorted(found, key=lambda panel: order[panel.line])
 
@@ -281,9 +282,9 @@ class Data:
             return slots + SLOT * ((order + 0.5) / count - 0.5)
         if self.figure.shade in lines and len(self.shades) > 1:
             # the shades of a word stand side by side in its slot
-            places = lines[self.figure.shade].map({shade: number for number, shade in enumerate(self.shades)})
-            places = (places.astype("Float64") + 0.5) / len(self.shades) - 0.5
-            return slots + SLOT * places.to_numpy(float, na_value=0.0)
+            offsets = lines[self.figure.shade].map({shade: number for number, shade in enumerate(self.shades)})
+            offsets = (offsets.astype("Float64") + 0.5) / len(self.shades) - 0.5
+            return slots + SLOT * offsets.to_numpy(float, na_value=0.0)
         return slots
 
     def ends(self, panel: Panel) -> tuple[Ends, Ends]:
@@ -349,7 +350,7 @@ class Data:
 
 
 def ceil_div(count: int, size: int) -> int:
-    """The number of parts of at most ``size`` that ``count`` things need."""
+    """The number of groups of at most ``size`` into which ``count`` panels, columns or series are divided."""
     return -(-count // size)
 
 

@@ -368,6 +368,7 @@ def _of_group(table: Table, line: Mapping[str, Any]) -> dict[str, Any]:
     """The statistics of a metric of which a line has one number, for gates: each statistic is that number."""
     numbers = {name: line[name] for name in table.of_groups if name in METRICS}
     counts = {f"{name}.count": 0 if number is None else line["values"] or 1 for name, number in numbers.items()}
+    # so that ``--fail-above time_exponent.max=1`` works although a line has one exponent
     return {f"{name}.{stat}": number for name, number in numbers.items() for stat in STATISTICS[:-1]} | counts
 
 

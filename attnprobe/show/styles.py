@@ -13,6 +13,6 @@ def check_style(style: str) -> None:
         UsageError: no such style or file, or a line in it that matplotlib does not know.
     """
     if style not in STYLES:
-        from .looks import given
+        from .looks import settings_of
 
-        given(style)
+        settings_of(style)

@@ -58,6 +58,7 @@ def ratio_to(value: str, reference: str) -> Computed:
 
     def ratios(lines: DataFrame) -> Series | Sequence[Any]:
         found = lines.query(reference)[value].dropna()
+        # a ratio to rounding would be a large number without a meaning
         if not len(found) or found.iloc[0] <= ROUNDING:
             return [None] * len(lines)
         return lines[value] / found.iloc[0]
@@ -117,7 +118,7 @@ class Column:
             "no name, which a computed value needs": not self.name,
             "a meaning of more than 100 characters": len(self.meaning) > 100,
         }
-        for fault in (fault for fault, there in faults.items() if there):
+        for fault in (fault for fault, is_so in faults.items() if is_so):
             raise ValueError(f"column {self.heading!r} has {fault}")
         object.__setattr__(self, "meaning", self.meaning or self._metric_meaning())
 
@@ -220,6 +221,7 @@ class Table:
         if self.metric and self.metric not in METRICS:
             raise ValueError(f"table {self.name}: {unknown('metric', self.metric, METRICS)}")
         for column in self.every:
+            # here and not where a table is filled: a misspelt field is found when the module is imported
             for name in column.fields:
                 self._check(column, name)
 

@@ -29,6 +29,7 @@ def magnitude(operator: Operator) -> torch.Tensor:
         rows, columns = row_norms(operator.left.double())[:, :, None], row_norms(operator.right.double().mT)[:, None]
         if not operator.middle:
             right, eye = operator.right.double(), torch.eye(operator.right.shape[1], dtype=torch.float64)
+            # features, whose R is no basis: each entry has the error of its own token's features
             if (right @ right.mT - eye).abs().max() > 1e-6:
                 return operator.left.double().abs() @ right.abs()
             return rows.amax(1, keepdim=True) * columns.amax(2, keepdim=True) + torch.zeros(operator.shape)
@@ -36,6 +37,7 @@ def magnitude(operator: Operator) -> torch.Tensor:
             rows, columns = rows.amax(1, keepdim=True), columns.amax(2, keepdim=True).expand(-1, -1, operator.shape[2])
             rows = rows.expand(-1, operator.shape[1], -1)
         for factor in operator.middle:
+            # Frobenius norms: they bound spectral norms, and need no decomposition
             rows = rows * row_norms(factor.double().flatten(1))[:, None, None]
         return rows * columns
     if isinstance(operator, Scaled):
@@ -85,7 +87,7 @@ def factor_of(qkv: QKV) -> float:
     return 4 * (qkv.p + 4) * growth + 3 * (qkv.n_q + qkv.n_k) + 16
 
 
-def eps(dtype: torch.dtype) -> float:
+def eps(dtype: torch.dtype) -> float:  # twice the unit roundoff
     """The distance of 1 from the next number of a dtype."""
     return torch.finfo(dtype).eps
 

@@ -35,6 +35,7 @@ def make(h=2, n=20, p=8, p_v=5, *, n_k=None, score=1.0, dtype=torch.float64, see
     g = generator(seed, "inputs")
     n_k = n if n_k is None else n_k
     q, k, v = (torch.randn(h, rows, width, generator=g) for rows, width in ((n, p), (n_k, p), (n_k, p_v)))
+
     return QKV((q * score**0.5).to(dtype), (k * score**0.5).to(dtype), v.to(dtype), label=label or {})
 
 
@@ -148,6 +149,7 @@ class Case:
         if ours.operator is None or other.operator is None:
             pairs = (ours.output, other.output, self.output_band(ours, qkv))
         else:
+            # the coarser dtype: an operator may be wider or narrower than the inputs
             dtype = max(self.dtype, ours.operator.dtype, key=eps)
             pairs = (ours.operator.dense(), other.operator.dense(), self.band(ours, qkv, dtype))
         self.near(*pairs, what)
@@ -161,11 +163,11 @@ class Case:
         error = (got.double() - expected.double()).abs()
         if (error <= band).all():
             return
+        # NaN fails every comparison, so an entry that is NaN counts as the worst
         worst = torch.where(error <= band, torch.zeros_like(error), error.nan_to_num(nan=float("inf")))
-        place = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
-        index = tuple(place)
-        names = ("head", "row", "column") if len(place) == 3 else ("head", "row")
-        where = ", ".join(f"{name} {i}" for name, i in zip(names, place, strict=True))
+        index = tuple(int(i) for i in torch.unravel_index(worst.argmax(), worst.shape))
+        axes = ("head", "row", "column") if len(index) == 3 else ("head", "row")
+        where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
         raise Fault(f"{what}: at {where} {float(got[index]):.6g} against {float(expected[index]):.6g}")
 
     def random(self, *shape: int) -> Tensor:

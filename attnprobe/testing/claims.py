@@ -79,6 +79,7 @@ def uses_values(case: Case) -> None:
     def matrix(x: QKV, seed: int) -> Tensor:
         return case.operator(case.run(x, seed=seed)).dense()
 
+    # a draw may come out alike by chance for one seed
     moved = any(not torch.equal(matrix(qkv, seed), matrix(other, seed)) for seed in range(MANY))
     demand(moved, "another V gives the same matrix: drop the tag")
 
@@ -128,7 +129,7 @@ def shift_invariant(case: Case) -> None:
 @claim("permutation_equivariant")
 def permutation_equivariant(case: Case) -> None:
     if not case.method.claims("deterministic", case.target):
-        raise Skip("it draws, and the permuted tokens draw others; the project's tests rename the draws")
+        raise Skip("it draws, and permuted tokens get other draws")
     qkv = case.qkv()
     order = torch.randperm(qkv.n, generator=generator(case.seed, "order"))
     moved, still = case.run(permuted(qkv, order)), case.run(qkv)
@@ -151,6 +152,7 @@ def causal(case: Case) -> None:
     qkv = case.qkv().replace(causal=True)
     approx = case.run(qkv)
     demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
+    # larger and smaller than the past: whatever a method chooses by size among all tokens moves with one of both
     for first, size in product((qkv.n // 2, qkv.n - 1), (8.0, 0.125)):
         other = case.run(_with_future(case, qkv, first, size))
         demand(
@@ -166,11 +168,13 @@ def causal(case: Case) -> None:
 def causal_rows(case: Case) -> None:
     qkv = case.qkv().replace(causal=True)
     all_rows = case.run(qkv)
+    # the last tokens, as in decoding, and scattered ones
     for index in (torch.arange(qkv.n - 3, qkv.n), torch.tensor([1, 2, qkv.n // 2, qkv.n - 1])):
         part = qkv.queries(index)
         try:
             rows = case.run(part)
         except Unsupported as error:
+            # a refusal is honest; only other numbers are a fault
             raise Skip(f"it takes all queries of a text or none: {error}") from error
         band = case.output_band(all_rows, qkv)[:, index]
         case.near(
@@ -187,12 +191,13 @@ def decodes(case: Case) -> None:
         return _reads_prompt(case)
     qkv = case.qkv().replace(causal=True)
     all_rows, least = case.run(qkv), case.budget or 1
+    # the first step is the earliest token that has d keys before it
     for step in sorted({min(least, qkv.n - 1), qkv.n // 2, qkv.n - 1}):
         seen = slice(0, step + 1)
-        one = qkv.replace(q=qkv.q[:, step : step + 1], k=qkv.k[:, seen], v=qkv.v[:, seen])
+        last_query = qkv.replace(q=qkv.q[:, step : step + 1], k=qkv.k[:, seen], v=qkv.v[:, seen])
         band = case.output_band(all_rows, qkv)[:, step : step + 1]
         case.near(
-            case.run(one, d=_affordable(case, step + 1)).output,
+            case.run(last_query, d=_affordable(case, step + 1)).output,
             all_rows.output[:, step : step + 1],
             band,
             f"decoding at token {step}",
@@ -214,6 +219,7 @@ def _reads_prompt(case: Case) -> None:
 @claim("local", scores=(1.0,))
 def local(case: Case) -> None:
     for causal in [True, False] if "causal" in case.method.tags else [False]:
+        # inputs have sinks only if they are causal
         qkv = case.qkv().replace(causal=causal, sliding_window=case.n // 3, sinks=int(causal))
         approx = case.run(qkv)
         demand(torch.isfinite(approx.output).all(), "the output with a sliding window is not finite")

@@ -29,6 +29,7 @@ SMALLER = {
     "p": (1, 2, 4),
     "p_v": (1, 2, 3),
 }
+
 TRIES = 300  # runs of a property for the reduction of a failing case
 
 
@@ -77,22 +78,22 @@ def examine(
     name, option_text = parts(method) if isinstance(method, str) else (method, None)
     entry = get(name)
     selected = list(only) or list(PROPERTIES)
-    for one in selected:
-        if one not in PROPERTIES:
-            raise unknown("property", str(one), PROPERTIES)
-    for one in fixed or {}:
-        if one not in FIXED:
-            raise unknown("field of a case", str(one), FIXED)
+    for key in selected:
+        if key not in PROPERTIES:
+            raise unknown("property", str(key), PROPERTIES)
+    for size in fixed or {}:
+        if size not in FIXED:
+            raise unknown("field of a case", str(size), FIXED)
     targets = entry.targets if target is None else (target,)
-    given = dict(pair.split("=", 1) for pair in (option_text or "").split(",") if "=" in pair)
-    if option_text is not None and len(given) != len(option_text.split(",")):
-        raise UsageError(f"{name}: '{option_text}' are no options; write {name}:OPTION=VALUE")
+    values = dict(pair.split("=", 1) for pair in (option_text or "").split(",") if "=" in pair)
+    if option_text is not None and len(values) != len(option_text.split(",")):
+        raise UsageError(f"{name}: '{option_text}' is not OPTION=VALUE; write {name}:OPTION=VALUE,…")
     verdicts, total = [], len(targets) * len(selected)
-    for one in targets:
-        options, finite = entry.check(one, given), True
+    for of_target in targets:
+        options, finite = entry.check(of_target, values), True
         for key in selected:
             progress(len(verdicts), total, key)
-            base = Case(entry, one, options)
+            base = Case(entry, of_target, options)
             name_and_options = method if isinstance(method, str) else None
             verdicts.append(_verdict(PROPERTIES[key], base, dict(fixed or {}), name_and_options, finite))
             finite = finite and (key, verdicts[-1].status) != ("finite", "failed")
@@ -118,10 +119,10 @@ def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> 
     """
     only, target = settings.pop("only", ()), settings.pop("target", None)
     verdicts = examine(method, only=only, target=target, fixed=settings)
-    failures = [one for one in verdicts if one.status == "failed"]
+    failures = [verdict for verdict in verdicts if verdict.status == "failed"]
     if failures:
         raise AssertionError(
-            "\n".join(f"{one.property} ({one.target}): {one.reason}\n  at {_words(one.case or {})}" for one in failures)
+            "\n".join(f"{bad.property} ({bad.target}): {bad.reason}\n  at {_words(bad.case or {})}" for bad in failures)
         )
     return verdicts
 
@@ -145,6 +146,7 @@ def _verdict(one: Property, base: Case, fixed: dict[str, Any], method: str | Non
             continue
         count += 1
         if error is not None:
+            # sizes that the user has set are the case to repeat: they are not reduced
             small = case if fixed else _reduced(one, case, error)
             error = _run_case(one, small)
             return verdict(
@@ -195,6 +197,7 @@ def _reduced(one: Property, case: Case, error: Exception) -> Case:
                     break
                 if name != "dtype" and value > now:
                     break
+                # a budget above n would fail for another reason
                 changes = {name: value} | ({"d": min(case.d, value)} if name == "n" else {})
                 left -= 1
                 if same(_run_case(one, replace(case, **changes))):
@@ -255,10 +258,12 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if unclaimed:
         properties = ", ".join(dict.fromkeys(row["property"] for row in unclaimed))
         lines += textwrap.wrap(f"– {UNCLAIMED}: {properties}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    # one defect often fails several properties with one message; it is said once
     same: dict[str, list[str]] = {}  # by reason: what fails for it
     for name, row in zip(names, rows, strict=True):
         if row["status"] == "failed":
             same.setdefault(row["reason"], []).append(name)
+    # False sorts before True: the cause stands first
     for row in sorted(rows, key=lambda row: row["property"] != CAUSE):
         if row["status"] == "failed" and (failing := same.pop(row["reason"], None)):
             case = " ".join(f"{key}={value}" for key, value in row["case"].items())

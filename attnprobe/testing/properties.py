@@ -21,10 +21,10 @@ from ..reference import exact_output
 from .bands import eps
 from .cases import Case, Skip, demand, half_the_digits, in_kit, reaching
 
-TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
+TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|; exp overflows above 88 in float32 and above 709 in float64
 HALF = (torch.bfloat16, torch.float16)
 LOW = (0.0, -5e4, -1e5)  # scores of all keys of a row
-FIRST = 256.0  # the first coordinate of queries that have such scores
+FIRST = 256.0  # the first coordinate of queries that have such scores; a power of two is exact in every dtype
 SEEDS = range(5)
 
 
@@ -34,6 +34,7 @@ SEEDS = range(5)
     scores=(1.0,),
 )
 def shapes(case: Case) -> None:
+    # a method may refuse unequal numbers of queries and keys, never equal ones
     for n_k in dict.fromkeys((case.n, case.n + 3)):
         qkv = case.qkv(n_k=n_k)
         try:
@@ -87,13 +88,15 @@ def low_scores(case: Case) -> None:
             approx = case.run(qkv)
             lost = approx.lost_rows()
             demand((lost <= approx.diagnostics["bad_rows"]).all(), f"rows are lost and not counted {where}")
+            # such a method loses rows by its nature; it must only count them
             if case.method.claims("vanishing_normaliser", case.target):
                 continue
             demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite {where}")
             if _averages(case):
                 ones = case.run(qkv.replace(v=torch.ones_like(qkv.v)))
-                one = _values(case, ones, qkv.replace(v=torch.ones_like(qkv.v)))[:, :1].expand_as(ones.output)
-                case.near(ones.output, one, half_the_digits(one, case.dtype), f"row sums {where}")
+                # what a method that quantises reads back of a value of 1, which need not be 1
+                stored = _values(case, ones, qkv.replace(v=torch.ones_like(qkv.v)))[:, :1].expand_as(ones.output)
+                case.near(ones.output, stored, half_the_digits(stored, case.dtype), f"row sums {where}")
             if equal and case.method.kind == "kernel":
                 mean = qkv.v.double().mean(1, keepdim=True).expand_as(approx.output)
                 case.near(approx.output, mean, half_the_digits(qkv.v, case.dtype), f"{where}, against the mean of V")
@@ -110,7 +113,7 @@ def one_key(case: Case) -> None:
         scenes.append(({"causal": True}, first))
     if case.method.claims("local", case.target):
         causal = [True, False] if case.method.claims("causal", case.target) else [False]
-        scenes += [({"sliding_window": 1, "causal": one}, every) for one in causal]
+        scenes += [({"sliding_window": 1, "causal": looks_back}, every) for looks_back in causal]
     for fields, alone in scenes:
         for score in LOW:
             qkv = _near(case.qkv().replace(**fields), score, equal=True)
@@ -119,8 +122,8 @@ def one_key(case: Case) -> None:
             except UsageError:  # it takes no single token
                 continue
             value = _values(case, approx, qkv)[:, alone if qkv.mask is None or approx.stored is None else slice(None)]
-            what = f"a row that sees one key, of score {score:g}, against its value"
-            case.near(approx.output[:, alone], value, half_the_digits(value, case.dtype), what)
+            text = f"a row that sees one key, of score {score:g}, against its value"
+            case.near(approx.output[:, alone], value, half_the_digits(value, case.dtype), text)
 
 
 def _values(case: Case, approx: Approximation, qkv: QKV) -> torch.Tensor:
@@ -153,7 +156,7 @@ def half_precision(case: Case) -> None:
     qkv = case.qkv()
     approx, expected = case.run(qkv), case.run(qkv.to(dtype=torch.float64)).output
     demand(torch.isfinite(approx.output).all(), "the output is not finite")
-    # scores of at most 4 lose 4 eps, an inverse with ridge 0.1 amplifies by at most 10: 40 eps, and 2 for its sums
+    # scores of at most 4 lose 4 eps, an inverse with ridge 0.1 amplifies by at most 10: 40 eps, doubled for its sums
     error, size = ((approx.output.double() - expected).norm(dim=(1, 2)), expected.norm(dim=(1, 2)))
     demand(
         (error <= 80 * eps(case.dtype) * size).all(),
@@ -197,6 +200,7 @@ def by_seed(case: Case) -> None:
         torch.manual_seed(2)
         second = case.run(qkv)
     demand(
+        # NaN differs from itself
         torch.equal(first.output, second.output) or not torch.isfinite(first.output).all(),
         "two runs with one seed differ: draw from the generator that the method is given",
     )
@@ -230,6 +234,7 @@ def inputs(case: Case) -> None:
 @in_kit("heads", "heads in a batch equal heads alone, under their original numbers", dtypes=(torch.float64,))
 def heads(case: Case) -> None:
     every = case.qkv(h=case.h + 3)
+    # neither ascending nor in a row: a method that draws by the row and not by the head's number is found
     order = [case.h + 2, 1, *range(3, case.h + 2)][: max(2, case.h)]
     batch = every.select(order)
     together = case.run(batch)
@@ -237,12 +242,12 @@ def heads(case: Case) -> None:
         alone = case.run(every.select([head]))
         for key, value in alone.draws.items():
             demand(torch.equal(value[0], together.draws[key][row]), f"head {head} draws other {key} alone")
-        one = replace(
+        in_batch = replace(
             together,
             output=together.output[row : row + 1],
             operator=together.operator and together.operator.heads(slice(row, row + 1)),
         )
-        case.compare(one, alone, every.select([head]), f"head {head} in a batch against alone")
+        case.compare(in_batch, alone, every.select([head]), f"head {head} in a batch against alone")
         for key, value in alone.diagnostics.items():
             other = together.diagnostics[key]
             demand(value.shape == (1,) and other.shape == (len(order),), f"{key} is not one number a head")
@@ -256,8 +261,10 @@ def padding(case: Case) -> None:
     if case.n < 2:
         raise Skip("one token has no padding beside it")
     mask = torch.ones(case.n, dtype=torch.bool)
+    # at both ends, and two tokens in the middle
     mask[[0, case.n // 3, case.n // 3 + 1, case.n - 1] if case.n > 8 else [case.n - 1]] = False
     plain = case.qkv()
+    # large, so that padding that is read shows
     noise = torch.where(mask[:, None], 0.0, 1e3).to(plain.dtype)
     padded = QKV(plain.q + noise, plain.k + noise, plain.v + noise, mask=mask)
     got, expected = case.run(padded), case.run(padded.compressed())
@@ -334,6 +341,7 @@ def adjoint(case: Case) -> None:
 
 def _in_blocks(approximate: Operator) -> torch.Tensor:
     n = approximate.shape[1]
+    # unequal blocks, of which one has a single row
     cuts = sorted({0, n // 3, min(n // 3 + 1, n), n})
     return torch.cat([approximate.rows(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)], 1)
 
@@ -348,6 +356,7 @@ def budget(case: Case) -> None:
     if case.method.budget is None:
         raise Skip("it has no budget")
     least, most = case.method.least, case.n if case.method.limit is None else case.method.limit(case.n, case.n)
+    # far apart, because between neighbouring budgets the draws decide
     small, large = least, min(most, max(case.n, 4 * least))
     if large <= small:
         raise Skip("it has one budget")

@@ -31,6 +31,7 @@ def log_discrepancies(x: Tensor, u: Tensor) -> Tensor:
     """
     half = x.square().sum(-1) / 2
     tilted = u * (half - half.max()).exp()[:, None]
+    # entries of h itself overflow float64; those of G are at most 1
     gauss = (-0.5 * torch.cdist(x, x).square()).exp()
     form = (tilted * (gauss @ tilted)).sum(0).clamp(min=0)
     rounding = 2 * torch.finfo(x.dtype).eps * tilted.abs().sum(0).square()  # entries of G are at most 1
@@ -78,7 +79,9 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype)
     def of_block(block: Entries) -> tuple[Tensor, Tensor]:  # ln |N| and ln |N~ - N|, (b, p_v) each
         exact = block.exact @ v
         error = (block.approximate @ v - exact).abs()
+        # rounding must not count as an error of the coreset
         error -= ROUNDING * torch.finfo(dtype).eps * block.approximate @ v.abs()
+        # as logarithms: exp(top) of one row may overflow float64
         return exact.abs().log() + block.top, error.clamp(min=0).log() + block.top
 
     blocks = entry_blocks(q, k, qkv.scale, matrix, log_sums)

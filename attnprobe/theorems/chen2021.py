@@ -71,6 +71,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     Landmarks are drawn uniformly with replacement from the rows of ``[Q; K]``, as in the theorem. The landmarks of a
     larger d include those of a smaller d. Vacuous if the sufficient d is at least the number of rows.
     """
+    # one draw of the largest d serves all budgets: the first d of it are the draw of d
     largest, facts_of_heads, measured = max(setting.budgets), [], []
     for row in range(qkv.h):
         lifted = Lifted(qkv, row)
@@ -84,15 +85,15 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             seeds.append({"loewner": lifted.order(indices, z, setting.budgets, ridges), "norm": (norms.value, *ends)})
         measured.append(seeds)
     facts = _stacked(facts_of_heads)
-    events = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
-    for place, d in enumerate(setting.budgets):
+    texts = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
+    for i, d in enumerate(setting.budgets):
         for j, epsilon in enumerate(setting.epsilons):
             sufficient, ridge = facts["sufficient"][:, j], facts["lambda"][:, j]
-            for name, event in events.items():
-                value = torch.stack([torch.stack([one[name][0][place] for one in seeds]) for seeds in measured], 1)
+            for name, event in texts.items():
+                value = torch.stack([torch.stack([events[name][0][i] for events in seeds]) for seeds in measured], 1)
                 successes = frequency(
                     *(
-                        torch.stack([torch.stack([one[name][k][place, j] for one in seeds]) for seeds in measured], 1)
+                        torch.stack([torch.stack([events[name][k][i, j] for events in seeds]) for seeds in measured], 1)
                         for k in (1, 2, 3)
                     )
                 )
@@ -223,8 +224,8 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
         indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
         residual = Residual(lifted, indices) if lifted.holds else None
 
-        def suffices(place: int, ridge: float, indices=indices, residual=residual) -> bool:
-            d = grid[place]
+        def suffices(number: int, ridge: float, indices=indices, residual=residual) -> bool:
+            d = grid[number]
             if residual is not None:
                 return residual.within(d, ridge)
             return float(lifted.errors(lifted.nystrom(indices[:d]), [d]).value[0]) <= ridge
@@ -232,6 +233,7 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
         low = 0
         for j in lambdas.argsort(descending=True).tolist():
             high, step = len(grid), 1
+            # low - 1 is outside of the interval, so the first seed bisects
             likely = int(smallest[i - 1, j]) if i else low - 1
             while low < high:
                 middle = likely if low <= likely < high else (low + high) // 2
@@ -239,6 +241,7 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
                     high, likely = middle, middle - step
                 else:
                     low, likely = middle + 1, middle + step
+                # doubled from the last seed's budget on: seeds lie near each other, and each trial is a factorisation
                 step *= 2
             smallest[i, j] = low
     return smallest
@@ -252,6 +255,7 @@ def _counts(trials: int, probability: float) -> tuple[int, int, int]:
     ends = [clopper_pearson(k, trials) for k in range(trials + 1)]
     possible = next(k for k, (_, upper) in enumerate(ends) if upper >= probability)
     certain = next((k for k, (lower, _) in enumerate(ends) if lower >= probability), trials + 1)
+    # 1e-9: a product such as 0.9 · 10 may round to just above 9
     return possible, ceil(probability * trials - 1e-9), certain
 
 
@@ -310,7 +314,7 @@ def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     for d in setting.budgets:
         ends = []
         for seed in setting.seeds:
-            picked = [one.x[:, landmarks(qkv, row, setting.streams, seed, d)] for row, one in enumerate(heads)]
+            picked = [head.x[:, landmarks(qkv, row, setting.streams, seed, d)] for row, head in enumerate(heads)]
             x = torch.cat(picked).double()  # (h, d, p)
             core = GaussianAttention(x, x, heads[0].scale).dense()
             core.diagonal(dim1=1, dim2=2).add_(RIDGE)

@@ -129,6 +129,7 @@ def zhou2021_sparsity(qkv: QKV) -> Tensor:
     arithmetic over the geometric mean of row i of A. Cost ``n_q n_k p`` multiply-adds a head.
     """
     q, k = qkv.q.double(), qkv.k.double()
+    # the mean score of a query is its score with the mean key, without n² scores
     mean = (qkv.scale * q * k.mean(1, keepdim=True)).sum(-1)
     return SoftmaxAttention(q, k, qkv.scale).log_normalizer() - mean
 
@@ -154,8 +155,8 @@ def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                 failure = [
                     chen2022_gaussian_failure(d, epsilon)
                     if sketch == "gaussian"
-                    else chen2022_sampling_failure(d, epsilon, one)
-                    for one in beta
+                    else chen2022_sampling_failure(d, epsilon, quality)
+                    for quality in beta
                 ]
                 zero = torch.tensor([h.product for h in heads], dtype=torch.float64) <= epsilon
                 yield Finding(
@@ -198,7 +199,7 @@ def skeinformer_proposition_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             "optimal_mean": torch.tensor([(h.optimum**2 - h.product**2) / d for h in heads], dtype=torch.float64),
         }
         ends = _column([quantile_interval(row, 1 - setting.delta) for row in errors.tolist()])
-        bound = _column([chen2022_error_bound(d, one, setting.delta) for one in worst.tolist()])
+        bound = _column([chen2022_error_bound(d, quality, setting.delta) for quality in worst.tolist()])
         eta = 1 + (8 / worst * log(1 / setting.delta)).sqrt()
         shared = {"d": d, "assumption": "p̂_i ≥ β p_i with β > 0", "met": worst > 0}
         yield Finding(
@@ -243,7 +244,7 @@ def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     heads = SketchedHead.of(qkv)
     spread = [chen2022_column_spread(h.squares, h.largest, qkv.n_q) for h in heads]
     least = [float(h.squares.min()) / qkv.n_q for h in heads]
-    needed = _column([chen2022_pilots_needed(one, qkv.n_k, setting.delta) for one in spread])
+    needed = _column([chen2022_pilots_needed(of_head, qkv.n_k, setting.delta) for of_head in spread])
     for d in setting.budgets:
         beta = torch.stack([torch.stack([h.pilot(d, setting, seed)[1] for seed in setting.seeds]) for h in heads])
         yield Finding(
@@ -258,7 +259,7 @@ def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             details={
                 "spread": _column(spread),
                 "needed": needed,
-                "proof": _column([chen2022_pilots_of_proof(one, qkv.n_k, setting.delta) for one in least]),
+                "proof": _column([chen2022_pilots_of_proof(of_head, qkv.n_k, setting.delta) for of_head in least]),
                 "beta": beta.amin(1),
                 "beta_median": median(beta, 1),
             },
@@ -280,7 +281,9 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     measured = zip(zhou2021_sparsity(qkv).cpu(), SketchedHead.of(qkv), strict=True)
     rho = _column([_rank_correlation(m, head.row_norms) for m, head in measured])
     varied = rho.isfinite()  # constant numbers have no ranks
+
     half = 1.96 * ((1 + rho.square() / 2) / max(1, qkv.n_q - 3)).sqrt()
+    # a correlation of ±1 would have an infinite angle
     angle = torch.atanh(rho.clamp(-1 + 1e-15, 1 - 1e-15))
     yield Finding(
         "skeinformer-informer",

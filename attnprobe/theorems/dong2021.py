@@ -90,6 +90,7 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ranges, base, largest, columns = (torch.stack(parts) for parts in zip(*heads, strict=True))
     v, out = qkv.v.double(), exact_output(qkv)
     rest, left = residual(v), residual(out)
+    # v - rest is the same row 1xᵀ everywhere, so its first row is x
     proof = out - (v - rest)[:, :1] - base[:, None, :] @ rest
     size, after = composite_norm(rest), torch.minimum(composite_norm(left), composite_norm(proof))
     unit = torch.where(size > 0, size, torch.ones_like(size))  # for equal values the residual is 0 before and after
@@ -128,6 +129,7 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def _scores(qkv: QKV, row: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """D (n_q,), q (n_k,), max|E| and ``‖B‖₁`` of one head. The mean key is subtracted, which does not change B."""
     q, k = qkv.q[row].double(), qkv.k[row].double()
+    # a vector added to every key adds a constant to each row of S, and scores without it are smaller
     mean, keys = q.mean(0), k - k.mean(0)
     ranges, columns, largest = [], k.new_zeros(len(k)), k.new_zeros(())
     common = qkv.scale * keys @ mean  # r up to a constant, (n_k,)

@@ -52,6 +52,7 @@ def rank_bound(operator: Operator) -> Tensor:
     tensor([3])
     """
     h, n_q, n_k = operator.shape
+    # from the structure alone: a numerical rank would depend on a cutoff
     full = torch.full((h,), min(n_q, n_k), dtype=torch.int64)
     if isinstance(operator, Scaled | Padded):
         return rank_bound(operator.operator)
@@ -89,8 +90,9 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     target, output = exact(wide, setting.target), exact_output(qkv, setting.target)
     name = "B" if setting.target == "softmax" else "C"
     small = min(qkv.n_q, qkv.n_k)
+    # one value beyond the largest d, of which the bound of d is made
     leading = spectra(wide, setting.target, k=max(1, min(max(setting.budgets) + 1, small // 4)))
-    values = torch.stack([one.values for one in leading])
+    values = torch.stack([spectrum.values for spectrum in leading])
     noise = 8 * small * EPS * values[:, 0]
     output_values = tail_singular_values(output).cpu()
     for method in setting.methods:

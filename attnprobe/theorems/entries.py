@@ -92,7 +92,8 @@ def least_bound(at: Callable[[float], Bound], paper: float) -> Bound:
     golden = (5**0.5 - 1) / 2
     low, high = log(paper / WIDEST), log(paper * WIDEST)
     inner = [high - golden * (high - low), low + golden * (high - low)]
-    bounds = [at(exp(one)) for one in inner]
+    bounds = [at(exp(log_squared)) for log_squared in inner]
+    # each step keeps one inner point and its bound, so it costs one evaluation
     for _ in range(STEPS - 2):
         if bounds[0].largest <= bounds[1].largest:
             high = inner[1]
@@ -102,7 +103,7 @@ def least_bound(at: Callable[[float], Bound], paper: float) -> Bound:
             low = inner[0]
             inner = [inner[1], low + golden * (high - low)]
             bounds = [bounds[1], at(exp(inner[1]))]
-    return min(bounds, key=lambda one: one.largest)
+    return min(bounds, key=lambda bound: bound.largest)
 
 
 def entry_errors(blocks: Iterable[tuple[Tensor, Tensor]], bounds: Sequence[Bound]) -> list[EntryErrors]:
@@ -127,6 +128,7 @@ def entry_errors(blocks: Iterable[tuple[Tensor, Tensor]], bounds: Sequence[Bound
         error = max(error, float(log_error.max()))
         for number, bound in enumerate(bounds):
             log_share = log_error - bound.log_row[start:stop, None] - bound.log_column
+            # 0/0 in logarithms, −∞ − (−∞): an error of 0 has no share of a bound of 0
             shares[number] = max(shares[number], float(log_share.nan_to_num(-torch.inf, torch.inf).max()))
         start = stop
     if largest == -torch.inf:

@@ -43,7 +43,7 @@ class Finding:
         rounding: a bound of the rounding of ``measured``, absolute, (h,) or a number.
         sense: ``"at most"`` or ``"at least"``, the promised relation of ``measured`` to ``bound``.
         vacuous: (h,) bool, whether the bound is true of every matrix, or of an approximation by zeros.
-        details: further numbers for the record, (h,) or (h, …).
+        details: further numbers for the rows, (h,) or (h, …).
     """
 
     theorem: str
@@ -97,6 +97,7 @@ class Finding:
         5. ``undecided``: the interval of chance is beyond the bound in part;
         6. ``holds``.
         """
+        # the order is that of the docstring: the first word that applies
         words = {NOT_MET: ~self.met, VACUOUS: self.vacuous, None: self.lost}
         words |= {VIOLATED: self.contradicted, UNDECIDED: self.undecided}
         flags = zip(*(x.tolist() for x in words.values()), strict=True)
@@ -104,6 +105,7 @@ class Finding:
 
     def _end(self, nearest: bool) -> Tensor:
         """The end of the measured interval nearest to the promise, or the other end, moved to it by rounding, (h,)."""
+        # for "at most", the lower end is the nearest to the promise, and the upper end the farthest
         end = self.lower if nearest == (self.sense == "at most") else self.upper
         value = self.measured if end is None else end
         return value - self.rounding if self.sense == "at most" else value + self.rounding
@@ -164,7 +166,7 @@ def quantile_interval(values: Sequence[float], q: float, level: float = CONFIDEN
     from scipy.special import bdtrc
 
     ordered, n, alpha = sorted(values), len(values), (1 - level) / 2
-    tails = {j: bdtrc(j - 1, n, q) for j in range(1, n + 1)}  # P(j or more successes)
+    tails = {j: bdtrc(j - 1, n, q) for j in range(1, n + 1)}  # P(j or more successes); 1 - bdtr would lose small ones
     low = max((j for j, tail in tails.items() if tail >= 1 - alpha), default=0)
     high = min((j for j, tail in tails.items() if tail <= alpha), default=0)
     return ordered[low - 1] if low else -inf, ordered[high - 1] if high else inf

@@ -48,6 +48,7 @@ class Lifted:
         inner = qkv.compressed()
         q, k = (x[row : row + 1] for x in (inner.q, inner.k))
         if torch.finfo(q.dtype).bits < 32:
+            # kernels in half precision would add their own rounding to the error of the landmarks
             q, k = q.float(), k.float()
         self.q, self.k, self.scale = q, k, inner.scale
         self.x = torch.cat([q, k], 1)  # (1, N, p)
@@ -125,6 +126,7 @@ class Lifted:
             x = torch.as_tensor(x, dtype=torch.float64).reshape(-1, 1).to(z)
             return (self.held @ x - z @ (z.mT @ x))[:, 0].cpu().numpy()
 
+        # ARPACK's own start comes from a global state
         start = torch.rand(self.rows, generator=generator(0, DRAWS, "ritz"), dtype=torch.float64)
         arpack: Any = eigsh  # scipy's own hints take no tolerance between 0 and 1
         op = cast("Any", LinearOperator)((self.rows, self.rows), matvec=product, dtype="float64")
@@ -152,7 +154,7 @@ class Lifted:
         low_rank = [LowRank(rows[..., :d], None, columns[..., :d].mT) for d in budgets]
         metrics = [errors.metrics for errors in shared_matrix_errors(exact, low_rank, tol=TOL)]
         ends = ("matrix_spectral", "matrix_spectral_lower", "matrix_spectral_upper")
-        return Norms(*(torch.cat([one[name] for one in metrics]).cpu() for name in ends))
+        return Norms(*(torch.cat([of_d[name] for of_d in metrics]).cpu() for name in ends))
 
 
 def _factor(core: Tensor) -> Tensor:
@@ -161,6 +163,7 @@ def _factor(core: Tensor) -> Tensor:
     core.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(core)
     while int(failed) and ridge < 1:
+        # with the ridge that it has, ten times as much
         core.diagonal().add_(9 * ridge)
         ridge *= 10
         factor, failed = torch.linalg.cholesky_ex(core)
@@ -186,8 +189,8 @@ class Residual:
         """C̄, (N, N), with the landmarks first in the order of their draws, and Z of the distinct ones."""
         drawn, held = dict.fromkeys(self.indices), self.lifted.held
         order = [*drawn, *(row for row in range(len(held)) if row not in drawn)]
-        places, count = torch.tensor(order, device=held.device), len(drawn)
-        kernel = held.index_select(0, places).index_select(1, places)
+        rows, count = torch.tensor(order, device=held.device), len(drawn)
+        kernel = held.index_select(0, rows).index_select(1, rows)
         factor = _factor(kernel[:count, :count].clone())
         others = torch.linalg.solve_triangular(factor, kernel[:count, count:], upper=False)
         return kernel, torch.cat([factor, others.mT])
@@ -243,5 +246,6 @@ def landmarks(qkv: QKV, row: int, streams: Callable[[str, int], Streams], seed: 
     """d rows of ``[Q; K]``, (d,) int64, uniform with replacement. A smaller d gives the first of them."""
     inner = qkv.compressed()
     rows = inner.n_q + inner.n_k
+    # uniform numbers and not `randint`, so that a smaller d gives the first of them
     uniform = torch.rand(d, generator=streams(DRAWS, seed).head(qkv.heads[row]), dtype=torch.float64)
     return (uniform * rows).long().clamp(max=rows - 1).to(qkv.device)

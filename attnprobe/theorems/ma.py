@@ -64,15 +64,16 @@ def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: Exac
     """
     output = ExactOutput.of(exact_output(qkv, target)) if output is None else output
     errors = [output_errors(output, run, qkv) for run in runs]
-    values = [torch.where(one["output_spectral"] == 0, 0, one["output_spectral_relative"]).cpu() for one in errors]
+    values = [torch.where(run["output_spectral"] == 0, 0, run["output_spectral_relative"]).cpu() for run in errors]
     output_errors_of_runs = torch.stack(values)
     parts: Errors = {"output": (output_errors_of_runs, output_errors_of_runs, output_errors_of_runs)}
     operators = [run.operator for run in runs if run.operator is not None]
     if len(operators) == len(runs):
         ends = []
+        # several operators share each pass over the exact matrix, which costs most
         for start in range(0, len(operators), AT_ONCE):
             shared = shared_matrix_errors(exact(qkv, target), operators[start : start + AT_ONCE], tol=TOL)
-            ends += [_relative(one.metrics) for one in shared]
+            ends += [_relative(of_run.metrics) for of_run in shared]
         value, lower, upper = (torch.stack(end) for end in zip(*ends, strict=True))
         parts["matrix"] = (value, lower, upper)
 

@@ -32,6 +32,7 @@ def residuals(kernel: Tensor, pivots: Tensor) -> Tensor:
     """
     rows = kernel.gather(1, pivots[..., None].expand(-1, -1, kernel.shape[2]))  # (h, d, n)
     core = rows.gather(2, pivots[:, None].expand(-1, pivots.shape[1], -1))
+    # a pseudo-inverse, because pivots may repeat, and the core is then singular
     solved = torch.linalg.pinv(core, hermitian=True) @ rows
     return (kernel.diagonal(dim1=1, dim2=2) - (rows * solved).sum(1)).clamp(min=0)
 
@@ -48,6 +49,7 @@ def chen2025_trace(values: Tensor, d: int) -> float:
     total, best = float(values.sum()), float(values.sum())
     for k in range(1, min(d, len(values))):
         tail = float(values[k:].sum())
+        # rank k: the logarithm of total / tail is infinite, and the other bound of k decides
         if tail <= 0:
             return 0.0 if 2 * k + k * k * log(2) <= d else best
         if k + min(k * log(total / tail), k + k * k * log(2)) <= d:
@@ -162,6 +164,7 @@ def wildcat_trace(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     x = k * (qkv.scale / SQUARED_TEMPERATURE) ** 0.5
     half = x.square().sum(-1) / 2
     tilt = (half - half.amax(1, keepdim=True)).exp()
+    # exp(β K Kᵀ/τ²) over its largest diagonal entry: shares of the trace are the same, and nothing overflows
     kernel = tilt[:, :, None] * (-0.5 * torch.cdist(x, x).square()).exp() * tilt[:, None]
     values = torch.linalg.eigvalsh(kernel).flip(-1).clamp(min=0)
     total = kernel.diagonal(dim1=1, dim2=2).sum(-1)

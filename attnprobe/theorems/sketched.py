@@ -95,9 +95,10 @@ class SketchedHead:
         for block in self._vectors(of):
             squares = block.square()
             spread = torch.where(squares > 0, squares.square() / p, squares).sum(1) / squares.sum(1).square()
-            value, place = spread.nan_to_num(-1, posinf=1e300).max(0)
+            # NaN is a zero vector, whose length no sketch changes; ∞ an entry that is never sampled
+            value, index = spread.nan_to_num(-1, posinf=1e300).max(0)
             if float(value) > largest:
-                hardest, largest = block[place], float(value)
+                hardest, largest = block[index], float(value)
         return hardest
 
     def length_errors(self, x: Tensor, sketch: str, d: int, setting: Setting) -> Tensor:

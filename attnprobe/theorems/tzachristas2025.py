@@ -86,6 +86,7 @@ def topk_output(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         difference = (measured["row_error"] - measured["tv"] * measured["tail_gap"]).abs().amax(1)
         yield _at_most("topk-output", d, difference, _equal(qkv), "factorisation")
         rounding = ROUNDING * torch.finfo(qkv.dtype).eps
+        # without its rounding, of which a row that loses nothing has some
         error, lost = (measured["row_error"] - rounding).clamp(min=0) * sizes, 1 - measured["mass"]
         share = torch.where(error > 0, error / (lost * diameter[:, None]), torch.zeros_like(error))
         yield _at_most("topk-output", d, share.amax(1), torch.ones(qkv.h), "diameter", mean=share.mean(1))
@@ -110,6 +111,7 @@ def topk_gaussian(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """
     wide = qkv.to(dtype=torch.float64)
     for epsilon in setting.epsilons:
+        # the rule is about a mass of ε; other theorems allow a relative error of 1 and more
         if not 0 < epsilon < 1:
             continue
         heads = [_head_keys(wide.head(row), epsilon) for row in range(wide.h)]

@@ -222,10 +222,12 @@ def _series(core: Tensor) -> tuple[Tensor, Tensor]:
     for step in range(MOST_STEPS + 1):
         error = projector - core @ z
         bad = ~torch.isfinite(error).all(-1).all(-1)
+        # SVD raises for NaN, and the other heads must go on
         error = torch.where(bad[:, None, None], torch.zeros_like(error), error)
         spectral = torch.linalg.matrix_norm(error, 2)
         residuals.append(spectral.masked_fill(bad | ended, float("nan")))
         noise.append(16 * EPS * core.shape[-1] ** 0.5 * size * torch.linalg.matrix_norm(z))
+        # a residual above 2 diverges: in exact arithmetic it is at most 1
         ended |= (bad | (residuals[-1] <= noise[-1]) | (residuals[-1] > 2)) & (step >= PAPER_STEPS)
         if ended.all():
             break
@@ -237,6 +239,7 @@ def _order(residuals: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The smallest ``ln e_{k+1} / ln e_k``, its largest possible value under rounding, and the slope of late steps."""
     ratios, ends, points = [], [], []
     for (e, f), (after, g) in zip(_pairs(residuals, noise), _pairs(residuals[1:], noise[1:]), strict=False):
+        # both residuals must stand ten times above their rounding, and e away from 1, where ln e is rounding
         if not (f < 0.1 * (1 - e) and g < 0.1 * after < 0.1):
             continue
         ratios.append(log(after) / log(e))

@@ -88,6 +88,7 @@ def turboquant_prod(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ``mse`` is the same of ``variant=mse``, which is -D(b) for many numbers.
     """
     q, reference = qkv.q.double(), GuaranteeReference(qkv)
+    # a query of 0 has no direction; 0 / 1e-300 is 0
     unit, sizes = q / row_norms(q).clamp(min=1e-300)[..., None], _sizes(qkv)
     own = unit.mT @ unit
 
@@ -107,6 +108,7 @@ def turboquant_prod(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         prod = f"{method},variant=prod"
         mean, low, high = _over_seeds(setting, prod, slope)
         shrunk, _, _ = _over_seeds(setting, method, slope)
+        # the interval of a size: its lower end is 0 where the signed interval contains 0
         across = (low < 0) & (high > 0)
         ends = torch.minimum(low.abs(), high.abs()).masked_fill(across, 0.0), torch.maximum(low.abs(), high.abs())
         yield _finding(
@@ -151,6 +153,7 @@ def _over_seeds(
 
     values = torch.stack([number(setting.run(method, None, seed)) for seed in setting.seeds]).cpu()
     mean, count = values.mean(0), len(values)
+    # one seed has no variance
     if count < 2:
         return mean, torch.full_like(mean, -inf), torch.full_like(mean, inf)
     half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * values.std(0) / count**0.5

@@ -1,4 +1,4 @@
-"""The reference pages that are made of the program: one of each method, and that of records.
+"""The reference pages that are made of the program: one of each method, and that of rows.
 
 A build of the site writes them, and so does ``python docs/_extensions/generated.py``.
 """

@@ -1,4 +1,4 @@
-"""The reference page of records, and their JSON Schema, made of the types of records."""
+"""The reference page of rows, and their JSON Schema, made of the types of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {  # columns of frames that are no field of a line of kind ``cell``
     "name": "the method with its options, as in tables; empty for a matrix",
 }
 
-INTRO = """# Records
+INTRO = """# Rows
 
 A run's folder holds three kinds of data. Shards have files of their own, such as `rows-I-of-N.jsonl`;
 attnprobe reads all of them together.
@@ -46,14 +46,14 @@ generated from the types in `attnprobe/frame/rows.py` and `attnprobe/measure/COM
 Each line is checked when it is read.
 
 - An invalid line is left out. stderr and the report name its file, number and field, such as
-  `runs/a/rows.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
+  `runs/a/rows.jsonl:7: cell 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
   field of the manifest.
 - The other lines are shown. The exit code of `report` and `compare` is 4, and that of `compare` is 1 if there is a
   regression.
 - A run that resumes in the folder measures such a cell again. The invalid line stays in the file. Where its key can be
   read, it no longer counts once the cell has a valid line.
 - A last line that a kill cut off is an invalid line. A run that resumes removes it.
-- Unknown fields, and records of unknown commands, are ignored.
+- Unknown fields, and cells of unknown commands, are ignored.
 
 ## In Python
 
@@ -61,7 +61,7 @@ Each line is checked when it is read.
 from attnprobe import open_run
 
 run = open_run("outputs/RUN")
-run.records["error"]  # the records of a command, in the order of the plan
+run.records["error"]  # the cells of a command with their rows, in the order of the plan
 run.malformed  # the invalid lines
 frame = run.frame()  # a pandas frame: a row for each cell and head
 ```
@@ -114,7 +114,7 @@ def records_page() -> str:
     first = CellLine.model_json_schema()
     columns = {**WORDS, **{name: one.get("description", "") for name, one in first["properties"].items()}}
     text = [INTRO, table(("column", "content"), [(f"`{name}`", columns[name]) for name in PLACE])]
-    text.append("\n## Every record\n")
+    text.append("\n## Every cell\n")
     text.append(fields(first, [name for name in SHARED if name in first["properties"]]))
     text.append(f"\n### Source\n\n{first['$defs']['Source']['description']}\n")
     text.append(fields(first["$defs"]["Source"], list(first["$defs"]["Source"]["properties"])))
@@ -133,7 +133,7 @@ def records_page() -> str:
 
 def rows_section(command: str, types: RowTypes) -> str:
     """The kinds of rows of a command, a table each; of the line that ends a cell what is the command's own."""
-    text = [f"\n## Records of {command}\n"]
+    text = [f"\n## Rows of {command}\n"]
     for kind, schema in types.json_schemas().items():
         own = [name for name in schema["properties"] if name not in CellLine.model_fields and name not in LINE]
         if own:

@@ -160,7 +160,7 @@ CASES = {
     "report: records without tokens": (
         lambda p: changed_run(p, "rows.jsonl", lambda one: {k: v for k, v in one.items() if k != "n"}),
         2,
-        "field n: missing; the run has no valid record",
+        "field n: missing; the run has no valid line",
     ),
     "report: a number that is a text": (
         lambda p: changed_run(p, "rows.jsonl", in_rows(output_spectral="nan")),

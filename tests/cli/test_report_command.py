@@ -346,7 +346,7 @@ BAD = {
     "no folder": (None, "no such folder"),
     "an empty folder": ({}, "no rows*.jsonl"),
     "a file": ("file", "is a file"),
-    "empty records": ({"rows.jsonl": ""}, "records are empty"),
+    "empty records": ({"rows.jsonl": ""}, "has no finished cell"),
     "only a torn line": ({"rows.jsonl": a_record()[:40]}, "rows.jsonl:1: the file ends within this line"),
     "torn lines": ({"rows.jsonl": a_record()[:40] + "\n" + "{\n"}, "rows.jsonl:1: this line is no"),
     "a newer schema": ({"rows.jsonl": a_record(schema=2)}, "schema 2 is newer than 1"),
@@ -354,7 +354,7 @@ BAD = {
     "no schema": ({"rows.jsonl": '{"a": 1}'}, "its schema is null"),
     "another program's": (
         {"rows.jsonl": '{"schema": 1, "key": "k"}'},
-        "r/rows.jsonl:1: record k: field command: missing; the run has no valid record",
+        "r/rows.jsonl:1: cell k: field command: missing; the run has no valid line",
     ),
     "a later command": ({"rows.jsonl": a_record(command="dream")}, "of 'dream', which this version does not know"),
     "an unknown status": (
@@ -437,7 +437,7 @@ def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count,
         (("--format", "jsn"), "did you mean 'json'"),
         (("--plot", "eror"), "did you mean 'errors'"),
         (("--metric", "output_spektral"), "did you mean 'output_spectral'"),
-        (("--out", " "), "--out has no name"),
+        (("--out", " "), "--out is empty"),
     ],
 )
 def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
@@ -456,7 +456,7 @@ def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
     assert code == 4 and "skyformer" in out
     for name in ("source", "plan", "described"):
         assert re.search(rf"r/manifest.json: field {name}: expected .*; it is left out", err), err
-    assert "this run is interrupted, not finished" in err and "1 records of commands that this version" in err
+    assert "this run is interrupted, not finished" in err and "1 cells of commands that this version" in err
 
 
 def test_a_page_of_other_runs_leaves_the_folders_of_the_earlier_ones(run, qkv, tmp_path):

@@ -43,7 +43,7 @@ def test_a_text_that_is_read_again_is_told(run, tmp_path, tiny_bert):
     "method, message",
     [
         ("vmean", "the method has no set of keys for each row; choose a sparse method, such as topk"),
-        ("quest,topk", "quest,topk names 2 methods: name one"),
+        ("quest,topk", "select takes one method, and quest,topk names 2; name one"),
         ("qeust", "unknown method 'qeust'; did you mean 'quest'?"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from attnprobe.errors import UsageError
 from attnprobe.grammar.folding import fold_name, fold_text
 from attnprobe.grammar.lists import (
-    available_ones,
+    chosen_numbers,
     file_and_function,
     numbers,
     parts,
@@ -31,11 +31,11 @@ def test_what_is_no_list_of_whole_numbers_names_the_option(text):
 
 
 def test_numbers_that_do_not_exist_are_refused_with_those_that_do():
-    assert available_ones([2, 0], "head", range(3)) == (2, 0) and available_ones("all", "head", range(3)) == (0, 1, 2)
+    assert chosen_numbers([2, 0], "head", range(3)) == (2, 0) and chosen_numbers("all", "head", range(3)) == (0, 1, 2)
     with pytest.raises(UsageError, match="head 3 does not exist; choose from 0-2"):
-        available_ones([3], "head", range(3))
+        chosen_numbers([3], "head", range(3))
     with pytest.raises(UsageError, match="layer 1 does not exist; choose from 0, 2"):
-        available_ones([1], "layer", (0, 2))
+        chosen_numbers([1], "layer", (0, 2))
 
 
 def test_positive_numbers_come_sorted_and_once():

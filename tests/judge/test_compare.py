@@ -743,11 +743,11 @@ def test_several_sources_stay_apart():
 @pytest.mark.parametrize(
     ("records", "says"),
     [
-        ([], "B: it holds no record of a method"),
-        ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
+        ([], "B: it holds no cell of a method"),
+        ([cell(method=LOWER_BOUND)], "B: it holds no cell of a method"),
         (
             [cell(command="spectrum")],
-            "B: it holds records of `spectrum`; compare takes two runs of `error`, of `rounding`, of `bench`, of",
+            "B: it holds cells of `spectrum`; compare takes two runs of `error`, of `rounding`, of `bench`, of",
         ),
     ],
 )
@@ -860,9 +860,9 @@ def test_junit_xml_has_a_test_case_for_each_compared_or_missing_row(command, wri
         (["a", "."], "is it a run?"),
         (
             ["empty", "a"],
-            "empty: it holds no record of a method; compare takes two runs of `error`, of `rounding`, of `bench`, of",
+            "empty: it holds no cell of a method; compare takes two runs of `error`, of `rounding`, of `bench`, of",
         ),
-        (["a", "bounds/rows.jsonl"], "attnprobe: bounds/rows.jsonl: it holds no record of a method"),
+        (["a", "bounds/rows.jsonl"], "attnprobe: bounds/rows.jsonl: it holds no cell of a method"),
         (["a", "torn"], "torn/rows.jsonl:1: this line is no JSON object"),
         (["a", "other"], "different sources: positions segment in A, wrap in B"),
         (["a", "a", "--metric", "output_spektral"], "did you mean 'output_spectral'?"),

@@ -336,13 +336,13 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     rows = json.loads(out)["rows"]
     assert code == 0 and [(row["d"], row["heads"]) for row in rows] == [(8, 1)]
     left_out = "attnprobe: r has 7 cells of other settings, which are not shown: the last command did not ask for "
-    left_out += "them; compare r/rows.jsonl takes all"
+    left_out += "them; name r/rows.jsonl to compare them too"
     assert err.splitlines()[0] == left_out
     code, out, err = command("compare", "r", "--pair", "window=skyformer")
     assert code == 2 and err.splitlines()[0] == left_out
     code, out, err = command("compare", "r/rows.jsonl", "--pair", "window=topk", "--format", "json")
     assert {row["d"] for row in json.loads(out)["rows"]} == {4, 8} and "other settings" not in err
-    assert "attnprobe: A and B have the same records: a run equals itself" in command("compare", "r", "r")[2]
+    assert "attnprobe: A and B have the same rows: a run equals itself" in command("compare", "r", "r")[2]
 
 
 def test_equal_medians_of_heads_that_differ_are_undecided():

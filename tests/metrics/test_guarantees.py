@@ -110,7 +110,9 @@ def test_a_target_without_a_normaliser_has_no_error_of_one():
 
 def test_the_norms_of_repeats_are_refused_where_both_sides_are_large(monkeypatch):
     monkeypatch.setattr(guarantees, "LARGEST", 39)
-    with pytest.raises(Unsupported, match="a matrix of 40 rows in every repeat: choose some --queries"):
+    with pytest.raises(
+        Unsupported, match="the norm of a 40 x 40 matrix in every repeat takes too long: choose fewer --queries"
+    ):
         _ = GuaranteeReference(inputs()).norm
     few = inputs().queries(torch.arange(39))
     expected = torch.linalg.matrix_norm(GuaranteeReference(few).dense, 2)

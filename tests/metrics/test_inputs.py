@@ -254,5 +254,5 @@ def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file
     with pytest.raises(SystemExit) as stop:
         main(["report", str(out)])
     shown = capsys.readouterr()
-    assert stop.value.code == 4 and "inputs.jsonl:1: record x: field status: missing" in shown.err
+    assert stop.value.code == 4 and "inputs.jsonl:1: cell x: field status: missing" in shown.err
     assert "inputs:" not in shown.out and "vmean" in (out / "report.html").read_text()

@@ -53,8 +53,8 @@ REFUSED = {
         lambda: rows(torch.tensor([], dtype=torch.int64).tolist()),
         "needle: numbers of keys are needed",
     ),
-    "a needle before the keys": (lambda: rows([-1, 2]), "needle: keys -1 … 2 are not among 6"),
-    "a needle behind the keys": (lambda: rows([2, 6]), "needle: keys 2 … 6 are not among 6"),
+    "a needle before the keys": (lambda: rows([-1, 2]), "needle: keys -1 … 2 are not among the 6 keys"),
+    "a needle behind the keys": (lambda: rows([2, 6]), "needle: keys 2 … 6 are not among the 6 keys"),
     "a needle that names a key twice": (lambda: rows([2, 2]), "needle: a key is named twice"),
     "a matrix of no name": (lambda: attention_matrix(INPUTS, "softmux"), "did you mean 'softmax'"),
     "a lifted kernel of local inputs": (
@@ -67,8 +67,8 @@ REFUSED = {
     ),
     "a core without heads": (lambda: lemma3_interval(torch.eye(2)), r"core has shape \(2, 2\); \(h, d, d\) is needed"),
     "a core that is not square": (lambda: lemma3_interval(X), r"core has shape \(2, 6, 3\); \(h, d, d\) is needed"),
-    "cores of other heads": (lambda: cores("heads"), "approx is of another Q and K than those of qkv"),
-    "cores of other keys": (lambda: cores("keys"), "approx is of another Q and K than those of qkv"),
+    "cores of other heads": (lambda: cores("heads"), "approx was made of other Q and K than those of qkv"),
+    "cores of other keys": (lambda: cores("keys"), "approx was made of other Q and K than those of qkv"),
     "λ for other heads": (
         lambda: statistical_dimension(SQUARE, torch.ones(3, 1)),
         r"needs square matrices and \(h, L\)",

@@ -59,5 +59,5 @@ def test_neighbours_are_rows_that_follow_one_another():
 
 
 def test_sets_of_other_rows_are_refused():
-    with pytest.raises(UsageError, match=r"sets of \(1, 2\) heads and rows, and of \(1, 3\)"):
+    with pytest.raises(UsageError, match=r"sets are of \(1, 2\) heads and rows, the second of \(1, 3\)"):
         selection_overlap(torch.zeros(1, 2, 1), torch.zeros(1, 3, 1))

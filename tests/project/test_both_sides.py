@@ -77,7 +77,7 @@ def test_figures_of_a_kind_are_folded_beyond_the_most_that_stand_open(tmp_path):
 
 
 def test_a_run_of_records_alone_leaves_nothing_out(tmp_path):
-    assert Run(tmp_path, {}).notes == [f"{tmp_path} has no manifest.json: the records alone are shown"]
+    assert Run(tmp_path, {}).notes == [f"{tmp_path} has no manifest.json: the rows alone are shown"]
 
 
 def test_a_limit_may_be_the_largest_float_and_no_more():

@@ -475,7 +475,7 @@ def test_the_command_shows_a_failure_and_how_to_repeat_it(run, tmp_path):
         (("svd", "--target", "sigmoid"), "does not take target=sigmoid"),
         (("skyfromer",), "did you mean 'skyformer'"),
         (("skyformer:bogus=1",), "unknown option of skyformer 'bogus'"),
-        (("skyformer:bogus",), "'bogus' are no options"),
+        (("skyformer:bogus",), "'bogus' is not OPTION=VALUE; write skyformer:OPTION=VALUE"),
         (("svd", "--n", "0"), "--n"),
         (("svd", "--format", "xml"), "unknown format"),
     ],

@@ -1,4 +1,4 @@
-"""Records: what is written is what is read."""
+"""The file ``rows.jsonl`` of a run: finished cells with their rows, appended, repaired, read and checked."""
 
 from .read import read_records
 

@@ -1,4 +1,4 @@
-"""Appends records to a file, one ``write`` a line."""
+"""Appends finished cells to a file, one ``write`` for each cell with its rows."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RecordWriter:
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             if not is_record(file.readline()):
-                raise UsageError(f"{self.path}: its first line is not a record of attnprobe; move the file away")
+                raise UsageError(f"{self.path}: its first line is not one of attnprobe; move the file away")
 
     def _repair(self) -> None:
         """End the file at the end of a cell: complete a last line that lacks only its newline, drop torn lines and rows

@@ -53,6 +53,7 @@ def minference_pattern(budgets: Budgets) -> list[dict[str, list[object]]]:
     pattern: list[dict[str, list[object]]] = []
     for layer in range(layers):
         keys = [budgets.d[layer, head] or budgets.about["prompt"] for head in range(heads)]
+        # MInference chooses columns and diagonals separately, so that a head's keys are divided between both
         pattern.append(
             {str(head): ["vertical_and_slash", max(1, d // 2), max(1, d - d // 2), 1.0] for head, d in enumerate(keys)}
         )
@@ -62,8 +63,11 @@ def minference_pattern(budgets: Budgets) -> list[dict[str, list[object]]]:
 def _shares(budgets: Budgets) -> list[list[float]]:
     """The share of the prompt that each KV head keeps, by layer."""
     prompt, kv_heads = budgets.about.get("prompt"), budgets.about.get("kv_heads")
+    # A ratio needs the prompt that the keys are a share of, which only a plan states.
     if not isinstance(prompt, int) or not isinstance(kv_heads, int) or prompt < 1 or kv_heads < 1:
-        raise UsageError("the budgets are of no plan: a file of `attnprobe inject --plan` has a prompt and KV heads")
+        raise UsageError(
+            "the budgets are not of a plan: use a file of `attnprobe inject --plan`, with prompt and KV heads"
+        )
     layers, heads = 1 + max(layer for layer, _ in budgets.d), 1 + max(head for _, head in budgets.d)
     if missing := [(layer, head) for layer in range(layers) for head in range(heads) if (layer, head) not in budgets.d]:
         raise UsageError(f"the plan lacks layer {missing[0][0]}, head {missing[0][1]}, which the format needs")

@@ -1,7 +1,7 @@
-"""The names, keys and numbers of records, and the files of a run.
+"""The names, keys and numbers of cells, and the files of a run.
 
-`attnprobe.frame.rows` has the lines of records, and ``measure/COMMAND/record.py`` what a command adds. Of two runs of a
-cell, only ``seconds`` differs. The lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
+`attnprobe.frame.rows` has the lines of cells, and ``measure/COMMAND/record.py`` what a command adds. Of two runs of a
+cell, only ``seconds`` differs. The lower bound σ_{d+1}(BV) is a cell of the method `LOWER_BOUND`.
 
 In rows, infinity is the text ``"inf"`` or ``"-inf"`` (`encode_inf`, `decode_inf`), and NaN is null. Elsewhere, a number
 that is not finite is null: it is a failure, and the status says so.
@@ -50,7 +50,7 @@ LOWER_BOUND = "lower-bound"
 def plain(value: Any) -> Any:
     """``value`` in JSON types: NaN and infinity become null, tuples and arrays become lists, paths become strings.
 
-    Strings and keys become `printable`, so that any text of a record can be shown.
+    Strings and keys become `printable`, so that any text of a row can be shown.
 
     >>> plain({"x": (1.5, float("nan")), 2: Path("a")})
     {'x': [1.5, None], '2': 'a'}
@@ -126,9 +126,9 @@ def identity_facts(facts: Fields) -> JsonObject:
 
 
 def inputs_path(run: str | os.PathLike[str]) -> Path:
-    """The file of a run's statistics of Q, K and V, a record for each layer that was read.
+    """The file of a run's statistics of Q, K and V, a line for each layer that was read.
 
-    Each shard has its own file, as for records.
+    Each shard has its own file, as for rows.
     """
     return Path(run) / "inputs.jsonl"
 
@@ -139,7 +139,7 @@ def map_path(run: str | os.PathLike[str], key: str) -> Path:
 
 
 def mapped(records: Iterable[Fields]) -> list[Fields]:
-    """The records of a run that a figure of maps shows: requested methods, first window, first seed."""
+    """The cells of a run that a figure of maps shows: requested methods, first window, first seed."""
     first: dict[str, Fields] = {}
     for record in records:
         if record["requested"] and record["window"] == 0:
@@ -151,7 +151,7 @@ def mapped(records: Iterable[Fields]) -> list[Fields]:
 
 
 def exact_map_path(run: str | os.PathLike[str], record: Fields) -> Path:
-    """The file of the map of the exact matrix that the record's method approximates."""
+    """The file of the map of the exact matrix that the cell's method approximates."""
     facts = identity_facts(record["source"])
     matrix = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
     return map_path(run, cell_key(command="maps", source=facts, **matrix))

@@ -48,6 +48,7 @@ def write_output(folder: Path, name: str, data: str | bytes) -> Path:
     if not OUTPUTS.fullmatch(name):
         raise ValueError(f"{name!r} is not a name of `OUTPUTS`")
     path = folder / name
+    # a subfolder that is a link would let a report write outside of its folder
     target = os.path.realpath(path.parent)
     if not Path(target).is_relative_to(os.path.realpath(folder)):
         raise UsageError(f"{path.parent} is a link to {target}, outside of the folder; remove the link")

@@ -1,4 +1,4 @@
-"""Reading a run's folder: its records line by line, each checked against the type of its command, and its manifest.
+"""Reading a run's folder: its cells line by line, each checked against the type of its command, and its manifest.
 
 Malformed lines and fields are named.
 """
@@ -49,15 +49,15 @@ class Malformed:
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
-        record = "" if self.key is None else f"record {self.key}: "
-        return f"{where}: {record}{self.reason}"
+        cell = "" if self.key is None else f"cell {self.key}: "
+        return f"{where}: {cell}{self.reason}"
 
 
 @dataclass(frozen=True)
 class ReadRecords(Generic[R]):
-    """The records of a run, one for each key, and the malformed lines whose key has no record.
+    """The cells of a run, one for each key, and the malformed lines whose key has no cell.
 
-    ``left_out`` is the number of records with other settings than the run's last command (see `of_last_command`).
+    ``left_out`` is the number of cells with other settings than the run's last command (see `of_last_command`).
     """
 
     records: list[R] = field(default_factory=list)
@@ -65,9 +65,9 @@ class ReadRecords(Generic[R]):
     left_out: int = 0
 
     def required(self) -> list[R]:
-        """The records."""
+        """The cells; an error if every line is malformed."""
         if self.malformed and not self.records:
-            raise UsageError(f"{self.malformed[0]}; the run has no valid record")
+            raise UsageError(f"{self.malformed[0]}; the run has no valid line")
         return self.records
 
 
@@ -79,18 +79,18 @@ def malformed_notes(malformed: Sequence[Malformed], consequence: str, most: int 
     """
     rest = len(malformed) - most
     notes = [f"{line}; it {consequence}" for line in malformed[:most]]
-    return [*notes, f"{rest} more lines are no records"] if rest > 0 else notes
+    return [*notes, f"{rest} more lines are malformed"] if rest > 0 else notes
 
 
 @checked()
 def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
-    """The records of a file, or of a run's directory (every ``rows*.jsonl`` in it, by name), unchecked.
+    """The cells of a file, or of a run's directory (every ``rows*.jsonl`` in it, by name), with their rows, unchecked.
 
-    An incomplete last line is left out. Of records with one key the last counts, but a record that is not ok never
-    replaces a record that is ok. `read_typed` checks types too.
+    An incomplete last line is left out. Of cells with one key the last counts, but a cell that is not ok never
+    replaces a cell that is ok. `read_typed` checks types too.
 
     Raises:
-        UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
+        UsageError: no such file, a malformed line (with ``file:line``), or a schema newer than this version's.
     """
     read = _merged(_records(_files(path)))
     for line in read.malformed:
@@ -100,28 +100,28 @@ def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
 
 
 def read_typed(path: str | os.PathLike[str], types_of: TypesOf) -> ReadRecords[JsonObject]:
-    """The records as `read_records` has them, checked against the type of their command; malformed ones are named.
+    """The cells as `read_records` has them, checked against the type of their command; malformed ones are named.
 
-    Other fields than those of the type are left out. Records of unknown commands stay as they are.
+    Other fields than those of the type are left out. Cells of unknown commands stay as they are.
 
     Args:
         types_of: the types of a command's rows, None for a command that is not known.
 
     Raises:
-        UsageError: nothing there, or a file that cannot be read.
+        UsageError: no such file, or a file that cannot be read.
     """
     return _merged(_typed(_records(_files(path)), types_of))
 
 
 def of_last_command(read: ReadRecords[JsonObject], manifest: Manifest) -> ReadRecords[JsonObject]:
-    """The records that tables and figures of a run's folder show: those of its last command, or all if it has none."""
+    """The cells that tables and figures of a run's folder show: those of its last command, or all if it has none."""
     others = set(manifest.get("other_settings", ()))
     shown = [record for record in read.records if record["key"] not in others] or read.records
     return replace(read, records=shown, left_out=len(read.records) - len(shown))
 
 
 def left_out_note(path: str | os.PathLike[str], count: int) -> list[str]:
-    """A line on the records of other settings in a run's folder, if there are some."""
+    """A line on the cells of other settings in a run's folder, if there are some."""
     return [f"{path} has {count} cells of other settings, which are not shown"] if count else []
 
 
@@ -139,7 +139,7 @@ def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[JsonObject]:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of records that a path names: itself, or those in a run's directory."""
+    """The files of rows that a path names: itself, or those in a run's directory."""
     path = Path(path)
     with reading(path):
         if path.is_dir():
@@ -153,7 +153,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _merged(lines: Iterable[Line]) -> ReadRecords:
-    """One record for each key; a malformed line matters only if its key has no other record."""
+    """One cell for each key; a malformed line matters only if its key has no valid cell."""
     by_key: dict[object, JsonObject] = {}
     malformed: list[Malformed] = []
     for _, _, record in lines:
@@ -161,6 +161,7 @@ def _merged(lines: Iterable[Line]) -> ReadRecords:
             malformed.append(record)
             continue
         key = record.get("key", ("without a key", len(by_key)))
+        # a cell that failed when it was measured again must not hide its good result
         if key in by_key and by_key[key].get("status") == "ok" != record.get("status"):
             continue
         by_key[key] = record
@@ -168,7 +169,7 @@ def _merged(lines: Iterable[Line]) -> ReadRecords:
 
 
 def _typed(lines: Iterable[Line], types_of: TypesOf) -> Iterator[Line]:
-    """The records checked against the types of their commands."""
+    """The cells checked against the types of their commands."""
     for file, number, record in lines:
         if isinstance(record, Malformed):
             yield file, number, record
@@ -186,7 +187,7 @@ def _typed(lines: Iterable[Line], types_of: TypesOf) -> Iterator[Line]:
 
 
 def _records(files: Iterable[Path]) -> Iterator[Line]:
-    """The records of files, each as an object of this format or as malformed. A cell has the rows before its line."""
+    """The cells of files, each as an object of this format or as malformed. A cell has the rows before its line."""
     for path in files:
         rows: dict[object, list[JsonObject]] = {}  # of cells whose line has not come yet, by key
         for _, number, line in _lines(path):
@@ -267,12 +268,12 @@ def _parsed(line: bytes | None) -> JsonObject | None:
 def _refusal(record: Fields) -> str:
     """The reason why an object is not of this format; empty if it is of it."""
     if "schema" not in record and isinstance(record.get("kind"), str):  # a row; its cell has the schema
-        return "" if isinstance(record.get("key"), str) else "this is no row: its key is no string"
+        return "" if isinstance(record.get("key"), str) else "this is not a row: its key is not a string"
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
-        return f"this is no record: its schema is {json.dumps(schema)[:40]}"
+        return f"this is not a line of attnprobe: its schema is {json.dumps(schema)[:40]}"
     if not isinstance(record.get("key", ""), str):
-        return "this is no record: its key is no string"
+        return "this is not a line of attnprobe: its key is not a string"
     return f"schema {schema} is newer than {SCHEMA}, which this version reads; upgrade" if schema > SCHEMA else ""
 
 
@@ -321,7 +322,7 @@ def _read(path: Path, malformed: list[Malformed]) -> Manifest:
     """One manifest without fields of a wrong type, which are added to ``malformed``."""
     from .shapes import MANIFEST
 
-    way_out = "correct it, or delete it to show the records alone"
+    way_out = "correct it, or delete it to show the rows alone"
     with reading(path):
         data = read_regular(path, LARGEST)
     try:

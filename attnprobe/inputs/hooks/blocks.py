@@ -54,6 +54,7 @@ class Blocks:
         self._reset()
         self.last = number
         self._number, self._path, self._output = number, path, output.flatten(2)
+        # The stream is an input of a module around the attention; the others only hold memory.
         self._inputs = {name: own for name, own in self._inputs.items() if _holds(name, path)}
 
     def enter(self, path: str, module: nn.Module, x: Tensor) -> None:
@@ -66,6 +67,7 @@ class Blocks:
         assert self._weight is not None
         if x.shape != self._added.shape:
             return
+        # The same memory, not equal numbers: a norm of another branch may read numbers that happen to be equal.
         if x.data_ptr() == self._projected.data_ptr():
             self._norm = module
             return
@@ -94,6 +96,7 @@ class Blocks:
         assert self._weight is not None
         gain = module.forward(torch.ones_like(x[:1, :1]))[0, 0].detach()
         eps = float(getattr(module, "eps", None) or getattr(module, "variance_epsilon", None) or 0.0)
+        # The gain is read off a row of ones, whose root mean square with eps is (1 + eps)^½.
         rms = Block(self._weight, x, x, gain * (1 + eps) ** 0.5, eps)
         if _near(output, gain * x):
             self._weight = gain[:, None] * self._weight
@@ -150,6 +153,7 @@ def _weight_of(module: nn.Module, x: Tensor, output: Tensor) -> Tensor | None:
     if weight.shape != (output.shape[-1], x.shape[-1]):
         return None
     bias = getattr(module, "bias", None)
+    # One row is enough to tell a linear module, and costs a thousandth of the product.
     rows = nn.functional.linear(x[:, -1:], weight, bias)
     return weight if _near(output[:, -1:], rows) else None
 

@@ -172,6 +172,7 @@ class AttentionCall:
             if stop <= first:
                 continue
             n_k, queries = k.shape[2], slice(start, stop)
+            # Half of all scores of a causal text are hidden: keys behind the block are left out rather than computed.
             in_order = self.causal and self.positions is None
             seen = reach(stop - 1 + n_k - self.q.shape[2], n_k) if in_order else n_k
             visible, bias = rows_of(self.visible, queries), rows_of(self.bias, queries)
@@ -208,6 +209,7 @@ class AttentionCall:
             return self
         (b, h, _, _), h_kv = self.q.shape, self.kv_heads
         bias = self.bias.to(self.k).expand(b, h, 1, -1)[:, :, 0].unflatten(1, (h_kv, -1))  # (b, h_kv, group, n_k)
+        # ALiBi has another slope for each head, so heads that share keys share the distances c and differ in m alone.
         common = bias[:, :, 0]
         size = common.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(bias.dtype).tiny)
         slope = (bias * common[:, :, None]).sum(-1) / common.square().sum(-1, keepdim=True).clamp(min=1e-30)
@@ -247,6 +249,7 @@ class AttentionCall:
         keys = self.pattern.keys
         if keys is None or self.cross or self.cached or not self.pattern.regular:
             return self
+        # Only the same end in all rows can be cut off; other padding stays a mask.
         n = int(keys[0].sum())
         if not bool(keys[:, :n].all()) or bool(keys[:, n:].any()):
             return self
@@ -280,6 +283,7 @@ class AttentionCall:
             mask = None
         key_positions = None
         if mask is not None and (self.cross or self.cached):
+            # A mask of a `QKV` is of keys and queries alike; here the keys are not the queries, so padding is cut out.
             valid = mask.nonzero()[:, 0]
             k, v, mask = k[:, valid], v[:, valid], None
             bias = None if bias is None else bias[..., valid]

@@ -106,6 +106,7 @@ def _by_code(model: nn.Module, function: Callable[..., tuple[Tensor, None]]) -> 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if computes:
                 return _of_code(module, own, function, args, kwargs)
+            # In the forward, not before: a module may build or replace its inner modules when it runs.
             for inner in module.modules():
                 wrap(inner)
             return own(*args, **kwargs)
@@ -145,11 +146,11 @@ def _of_code(
 ) -> Any:
     """The result of a module's forward, in which ``function`` computes its softmax attention."""
 
-    given = signature(own).bind_partial(*args, **kwargs).arguments
-    cross = any(STATES.search(name) and isinstance(x, Tensor) for name, x in given.items())
+    arguments = signature(own).bind_partial(*args, **kwargs).arguments
+    cross = any(STATES.search(name) and isinstance(x, Tensor) for name, x in arguments.items())
     if isinstance(module, nn.MultiheadAttention):
         more = module.bias_k is not None or module.add_zero_attn  # a key beside those of the tokens
-        cross = more or not _same_tokens(given["query"], given["key"])
+        cross = more or not _same_tokens(arguments["query"], arguments["key"])
 
     def attend(seen: Seen, own: Tensor | None = None) -> Tensor:
         computed = Computed(seen.output, seen.coarse, own, cross)
@@ -539,14 +540,14 @@ class OwnAttention(_Rows):
         extras = {name: cut(extra) for name, extra in self.extras.items()}
         shown = cut(numbers)
         arguments = (self.module, self.query[:, :, index], self.key[:, :, :end], self.value[:, :, :end], shown)
-        given = {"scaling": self.scaling, "dropout": self.dropout, **extras}
-        output = eager_of(self.module)(*arguments, **given)[0]
+        options = {"scaling": self.scaling, "dropout": self.dropout, **extras}
+        output = eager_of(self.module)(*arguments, **options)[0]
         if shown is not None and self.implementation == "sdpa":
             low = shown.amax(-1, keepdim=True) < 0  # (b, 1 or h, rows or 1, 1)
             if bool(low.any()):
                 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-                output = torch.where(low.transpose(1, 2), sdpa_attention_forward(*arguments, **given)[0], output)
+                output = torch.where(low.transpose(1, 2), sdpa_attention_forward(*arguments, **options)[0], output)
         return cleared(output, rows_of(empty, index))
 
     @property

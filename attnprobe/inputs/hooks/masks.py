@@ -91,6 +91,7 @@ def added(mask: Tensor | None, implementation: str, dtype: torch.dtype) -> Added
         return Added(numbers)
     visible = mask if is_bool else ~numbers.isneginf()
     if numbers.dtype == torch.float64:
+        # Below the most negative float32, a softmax in float32 reads -∞ and gives NaN for a row without keys.
         numbers = numbers.clamp(min=lowest(numbers.dtype))
     if not is_bool and bool(visible.all()):
         return Added(numbers)
@@ -112,6 +113,7 @@ def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor
     """
     if mask is None:
         return None, None
+    # Half of it: a bias may have been added to the most negative number, as T5 adds that of positions.
     visible = mask > lowest(mask.dtype) / 2
     if torch.equal(visible, mask == 0):
         return of_all(visible, sizes), None
@@ -172,6 +174,7 @@ def _pattern(seen: Tensor, cross: bool) -> Pattern:
     position = torch.arange(n_k, device=seen.device)
     centre = torch.arange(n_k - n_q, n_k, device=seen.device)  # (n_q,)
     first, last = seen.byte().argmax(2), n_k - 1 - seen.flip(2).byte().argmax(2)
+    # A side that only the ends of the text bound is no window: queries near the ends see all keys on it.
     lowest, highest = keys.byte().argmax(1)[:, None], (n_k - 1 - keys.flip(1).byte().argmax(1))[:, None]
     right = int(torch.where(rows, last - centre, -n_k).max())
     left = int(torch.where(rows, centre - first, -n_k).max())

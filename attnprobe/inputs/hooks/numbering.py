@@ -100,6 +100,7 @@ class Numbering:
             self._paths = names_of(self.model)
         paths = self._paths.get(module) or [type(module).__name__]
         run = max(self._runs.get(module, 1), 1)
+        # More runs than names: the module is not merely shared by several layers, it runs again in one.
         self.loops |= run > len(paths)
         if self._last != (module, run):
             self._last, self._layers = (module, run), self._layers + 1
@@ -199,26 +200,26 @@ def trace(model: nn.Module) -> Trace | None:
 def _traced(model: Any) -> Trace | None:
     if getattr(model, "main_input_name", None) != "input_ids":
         return None
-    given: dict[str, Any] = {"input_ids": torch.zeros(1, TOKENS, dtype=torch.int64, device=model.device)}
+    inputs: dict[str, Any] = {"input_ids": torch.zeros(1, TOKENS, dtype=torch.int64, device=model.device)}
     if "use_cache" in inspect.signature(model.forward).parameters:
-        given["use_cache"] = False
+        inputs["use_cache"] = False
     put(NAME, _attention)
     try:
         copied = bare_copy(model)
-        numbering = _read(copied, given, loops=False)
+        numbering = _read(copied, inputs, loops=False)
         if numbering.loops:
-            numbering = _read(copied, given, loops=True)
+            numbering = _read(copied, inputs, loops=True)
     except Exception:  # a model may have a part that cannot be copied, not use the interface, or not read such a text
         return None
     return Trace(sorted(numbering.seen, key=lambda place: place.number), numbering.loops)
 
 
-def _read(model: PreTrainedModel, given: Mapping[str, Any], *, loops: bool) -> Numbering:
+def _read(model: PreTrainedModel, inputs: Mapping[str, Any], *, loops: bool) -> Numbering:
     """The numbering of a forward in which attention gives 0."""
     with quiet(), torch.no_grad(), switched(model, NAME), _counted(Numbering(model, loops)) as numbering:
         token = _tracing.set(numbering)
         try:
-            model(**given)
+            model(**inputs)
         finally:
             _tracing.reset(token)
     return numbering

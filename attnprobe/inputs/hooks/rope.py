@@ -158,11 +158,13 @@ class _Queries:
         if not pairs:
             return None
         i, j = torch.tensor(pairs).T
+        # Both coordinates of a pair estimate the angle; together they have the smaller error.
         phases = torch.atan2(b[:, j, i] - b[:, i, j], a[:, i, j] + a[:, j, i])  # (t, pairs)
         angles = phases[1]  # at position 1
-        for place, phase in zip(self.places[2:], phases[2:], strict=True):
-            turns = ((angles * place - phase) / (2 * pi)).round()
-            angles = (phase + 2 * pi * turns) / place
+        # Positions double: the angle so far tells how many whole turns the next phase lacks, and that phase refines it.
+        for position, phase in zip(self.places[2:], phases[2:], strict=True):
+            turns = ((angles * position - phase) / (2 * pi)).round()
+            angles = (phase + 2 * pi * turns) / position
         ordered = [(i, j) if angle > 0 else (j, i) for (i, j), angle in zip(pairs, angles.tolist(), strict=True)]
         rotation = _Rotation(ordered, angles.abs())
         return rotation if self.turned_by(rotation) else None
@@ -192,6 +194,7 @@ class _Queries:
             return
         i = min(known)[1]
         base = exp(-half / i * log(angles[i]))
+        # The fewest digits that describe the queries: bases are round numbers such as 10000.
         for digits in range(DIGITS):
             tried = float(f"{base:.{digits}e}")
             powers = tried ** -(torch.arange(half, dtype=torch.float64) / half)
@@ -224,11 +227,11 @@ def _read(model: PreTrainedModel, tokens: int, stated: bool) -> dict[str, _Queri
     powers = [2**power for power in range(tokens.bit_length()) if 2**power < tokens - 1]
     places = [0, *powers, tokens - 1]
     read = places if stated else range(tokens)
-    given: dict[str, Any] = {"input_ids": torch.zeros(1, len(read), dtype=torch.int64, device=model.device)}
+    inputs: dict[str, Any] = {"input_ids": torch.zeros(1, len(read), dtype=torch.int64, device=model.device)}
     if stated:
-        given["position_ids"] = torch.tensor([places], device=model.device)
+        inputs["position_ids"] = torch.tensor([places], device=model.device)
     if "use_cache" in inspect.signature(model.forward).parameters:
-        given["use_cache"] = False
+        inputs["use_cache"] = False
     try:
         probe = _Probe.of(model)
     except Exception:  # a model may have a part that cannot be copied
@@ -236,7 +239,7 @@ def _read(model: PreTrainedModel, tokens: int, stated: bool) -> dict[str, _Queri
     token = _active.set(probe)
     try:
         with switched(probe.model, NAME):
-            probe.model(**given)
+            probe.model(**inputs)
     except Exception:  # a model may not use the interface, or not read such a text
         return {}
     finally:
@@ -283,17 +286,18 @@ class _Probe:
     def ask(self, module: nn.Module, tokens: int, heads: int) -> None:
         """Find the queries of a module that has been entered, from one hidden state at all tokens."""
         args, kwargs = self.entered[module]
-        given = {**dict(enumerate(args)), **kwargs}
-        name = next((name for name, x in given.items() if _is_hidden(x, tokens)), None)
+        arguments = {**dict(enumerate(args)), **kwargs}
+        name = next((name for name, x in arguments.items() if _is_hidden(x, tokens)), None)
         if name is None:
             return
-        hidden, draws, parts = given[name], torch.Generator().manual_seed(0), []
+        hidden, draws, parts = arguments[name], torch.Generator().manual_seed(0), []
+        # Every head gives a query of the same state, so h heads need so many fewer states.
         for _ in range(ceil(SAMPLES / heads)):
             state = torch.randn(hidden.shape[-1], generator=draws).to(hidden)
-            again = {**given, name: state.expand_as(hidden)}
+            again = {**arguments, name: state.expand_as(hidden)}
             self.asked = []
             try:
-                module(*[again[place] for place in range(len(args))], **{key: again[key] for key in kwargs})
+                module(*[again[index] for index in range(len(args))], **{key: again[key] for key in kwargs})
             except _Known:
                 parts += self.asked
             except Exception:  # with one hidden state a module may fail, and its queries stay unknown

@@ -61,8 +61,8 @@ def _bigbird(module: Any, own: Any, args: Any, kwargs: Mapping[str, Any], output
     """The forward of BigBird's full attention, which has the same projections."""
     from transformers.models.big_bird.modeling_big_bird import BigBirdSelfAttention
 
-    given = signature(own).bind(*args, **kwargs).arguments
-    hidden, shown = given["hidden_states"], given.get("to_mask")
+    arguments = signature(own).bind(*args, **kwargs).arguments
+    hidden, shown = arguments["hidden_states"], arguments.get("to_mask")
     mask = None if shown is None else (1.0 - shown) * lowest(hidden.dtype)
 
     def run() -> Any:
@@ -74,18 +74,19 @@ def _bigbird(module: Any, own: Any, args: Any, kwargs: Mapping[str, Any], output
 
 def _longformer(module: Any, own: Any, args: Any, kwargs: Mapping[str, Any], output: Tensor) -> Callable[[], Any]:
     """Softmax attention of the projections over all keys. Over the keys of the window it is the module's output."""
-    given = signature(own).bind(*args, **kwargs).arguments
-    if given.get("is_global_attn"):
+    arguments = signature(own).bind(*args, **kwargs).arguments
+    if arguments.get("is_global_attn"):
         raise NotSoftmax("its global tokens have projections of their own")
-    hidden, mask = given["hidden_states"], given["attention_mask"] < 0
+    hidden, mask = arguments["hidden_states"], arguments["attention_mask"] < 0
     q, k, v = (
         project(hidden).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
         for project in (module.query, module.key, module.value)
     )
-    places = torch.arange(hidden.shape[1], device=hidden.device)
-    inside = (places[:, None] - places).abs() <= module.one_sided_attn_window_size
+    tokens = torch.arange(hidden.shape[1], device=hidden.device)
+    inside = (tokens[:, None] - tokens).abs() <= module.one_sided_attn_window_size
     shown = ~mask[:, None, None]
     windowed = functional.scaled_dot_product_attention(q, k, v, shown & inside).transpose(1, 2).flatten(2)
+    # The projections are trusted only if attention over the window, made of them, is what the module computed.
     gap = (windowed - output).masked_fill(mask[..., None], 0).norm()
     if not gap <= max(NEAR, torch.finfo(output.dtype).eps) * output.norm():
         raise NotSoftmax("its output is not that of a window over its projections")

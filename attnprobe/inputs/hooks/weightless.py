@@ -38,9 +38,11 @@ def hide_weightless(
     top = shown.amax(-1, keepdim=True)
     below = shown - top
     longest = float(q.detach().norm(dim=-1).amax()) * float(k.detach().norm(dim=-1).amax())
+    # By the inequality of Cauchy and Schwarz a score is at most scale · max ‖q‖ · max ‖k‖.
     apart = 2 * abs(scale) * longest  # no two scores of a row differ by more
     apart = apart if softcap is None else min(apart, 2 * softcap)
     hidden = below < NO_WEIGHT - apart
+    # Between both bounds the scores decide, and cost a product of Q and K.
     if bool((~hidden & (below < NO_WEIGHT + apart) & shown.isfinite()).any()):
         hidden = _hidden(shown, q, k, scale, softcap)
     hidden = hidden & (below < 0) & shown.isfinite()
@@ -67,6 +69,7 @@ def of_keys(bias: Tensor, visible: Tensor | None) -> Tensor | None:
     seen = torch.ones_like(bias, dtype=torch.bool) if visible is None else visible
     seen = seen.expand(max(len(bias), len(seen)), max(bias.shape[1], seen.shape[1]), n_q, -1)
     bias = bias.expand(seen.shape)
+    # The query that sees most keys states the biases of all of them but for a constant.
     widest = seen.sum(-1, keepdim=True).argmax(2, keepdim=True).expand(-1, -1, -1, bias.shape[3])
     last, first = bias.gather(2, widest), seen.gather(2, widest).byte().argmax(-1, keepdim=True)
     own = seen.byte().argmax(-1, keepdim=True)  # the first key of each row

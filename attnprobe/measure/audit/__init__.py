@@ -1,4 +1,4 @@
-"""``attnprobe audit``: the request, whose fields are the command's options, and what is light of the rest."""
+"""``attnprobe audit``: its request, whose fields are the command's options, and its parts, loaded on use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def probabilities(text: str, called: str) -> tuple[float, ...]:
-    """A list of probabilities above 0 and below 1, in rising order."""
+    """Probabilities above 0 and below 1, in rising order."""
     values = positives(text, called)
     if values[-1] >= 1:
         raise UsageError(f"{called}={values[-1]:g}: choose probabilities above 0 and below 1, such as 0.05")

@@ -43,7 +43,7 @@ from ...run.sources import draft_plan, prepared
 from . import AuditRequest
 from .record import SHAPE
 
-ROUNDING = 128  # a mean error of up to so many units of rounding is no bias
+ROUNDING = 128  # eps of the dtype; a mean error up to this is rounding and no bias
 
 
 class Tally:
@@ -122,7 +122,7 @@ class Tally:
         return [row for promise, p in self._p.items() for row in self._tested(*promise, p)]
 
     def metrics(self) -> dict[str, list[float | None]]:
-        """Per head: keys read, residual error, bias and spread of the normaliser, what the method states of itself."""
+        """For each head: keys read, residual error, bias and spread of the normaliser, and what the method states."""
         metrics: dict[str, Any] = {name: (sums / self.trials).numpy() for name, sums in self._sums.items()}
         if "keys" in metrics:
             qkv = self.reference.qkv
@@ -132,6 +132,7 @@ class Tally:
         if "mean" in self._moments:
             mean, z = self._bias("mean", "square", "cube")
             metrics["bias"], metrics["bias_z"] = mean, z
+            # over heads: each is tested for a bias of its own
             adjusted = holm(normal_p_value(z))
             rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
             metrics["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
@@ -194,6 +195,7 @@ class Tally:
             return values.reshape(len(counts), -1)
 
         worst = of_head(counts).max(1)
+        # the worst query of a head was chosen after the fact, so its interval is corrected for all that were looked at
         lower, upper = self._interval(worst, counts.size)
         columns = {
             "rate": _numbers(of_head(counts).mean(1) / self.trials),
@@ -227,7 +229,7 @@ def _of_head(judged: np.ndarray) -> str:
 
 
 def _numbers(values: Any) -> list[float | None]:
-    """The numbers of a record: a number that is not finite is null."""
+    """The numbers of rows: a number that is not finite is null."""
     return [float(value) if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64)]
 
 
@@ -292,6 +294,7 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
             tally.add(approx)
             if repeat == 0:
                 result["draws_hash"] = approx.draws_hash()
+            # each report rewrites a line of the terminal, and short repeats are many
             if tally.trials % SHOWN == 0:
                 self.show(
                     f"{self.label(place, cell)} repeat {tally.trials}", {cell.key: tally.trials / request.repeats}

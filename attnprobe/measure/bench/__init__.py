@@ -1,4 +1,4 @@
-"""``attnprobe bench``: the request, whose fields are the command's options, and what is light of the rest."""
+"""``attnprobe bench``: its request, whose fields are the command's options, and its parts, loaded on use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 
     A call is everything that a method does: its draws, its operator and the product with V. The calls of one length
     take turns, so a machine that slows down slows all of them. A time is the median over rounds. Exact attention is
-    torch's fused kernel in the same dtype. Times depend on the machine: records describe it, and `attnprobe compare`
+    torch's fused kernel in the same dtype. Times depend on the machine: a run describes it, and `attnprobe compare`
     refuses runs of different machines.
     """
 
@@ -77,6 +77,7 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     )
     quadratic_n: int = opt(4096, "Longest n of methods that cost n²; of n³ a quarter of it.", metavar="N")
 
+    # Times do not depend on the size of scores, so there is no option for it.
     scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)
 
     @property

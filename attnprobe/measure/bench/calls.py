@@ -43,11 +43,13 @@ class Work:
         registered = get(self.name)
         now = registered.provenance and registered.provenance.sha256
         if self.sha256 not in (None, now):
-            raise BadResult(f"{registered.name} changed while the run was on")
+            # another process reads the file again, after the run has begun
+            raise BadResult(f"{registered.name}: its file changed while the run was on; start the run again")
         return registered
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for another process, which looks up the method itself."""
+        # a method holds functions, which cannot be pickled
         return {name: value for name, value in vars(self).items() if name != "entry"}
 
     def run(self, qkv: QKV) -> Approximation:
@@ -60,6 +62,7 @@ class Work:
         """The work, ready to run any number of times."""
         if not self.backward:
             return torch.no_grad()(lambda: self.run(qkv))
+        # the shared KV heads, so that the gradient of a group is summed once, as in a model
         leaves = [qkv.parts()[axis].detach().clone().requires_grad_() for axis in "qkv"]
         inputs = qkv.replace(**dict(zip("qkv", leaves, strict=True)))
         return lambda: gradients(self.run(inputs).output, leaves)

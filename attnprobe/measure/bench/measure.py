@@ -69,7 +69,7 @@ class BenchCell:
 def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tuple[Any, ErrorPlan]:
     """The source and the plan, after every check of the request."""
     if request.quadratic_n < 2:
-        raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
+        raise UsageError(f"quadratic-n={request.quadratic_n}: attention needs at least 2 tokens")
     methods, d = tuple(parse_methods(request.methods, request.target)), request.d
     # random inputs have any length; a model or a file sets the length and the heads
     if request.inputs == "random":
@@ -108,6 +108,7 @@ def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Pla
     facts, this_machine = identity_facts(source.facts), machine(str(source.device))
     methods: list[MethodRequest | None] = [None, *plan.methods]  # None is exact attention
     if not any(method.name == "vmean" for method in plan.methods):
+        # the cheapest approximation, as a yardstick of all others
         methods.insert(1, MethodRequest("vmean", requested=False))
 
     def cell(method: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
@@ -283,6 +284,7 @@ class _Bench:
             begun = {name: number / total * share for name, share in shares.items()}
             self.show(f"{names[key]}, call {number + 1} of {total}", begun)
 
+        # in turn, so that a machine that slows down slows all of them alike
         seconds = interleaved({"exact": exact, **timed}, self.request.rounds, self.qkv.device, show)
         with attempt() as tried:
             exact.check()

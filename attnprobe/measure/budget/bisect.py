@@ -72,7 +72,7 @@ def seeds_needed(seeds: int, delta: float) -> int:
     >>> seeds_needed(20, 0.1), seeds_needed(1, 0.1), seeds_needed(7, 0.25)
     (18, 1, 6)
     """
-    # the subtrahend, because 10 (1 - 0.7) is above 3 in binary
+    # less 1e-9, because 10 (1 - 0.7) is above 3 in binary
     return max(1, math.ceil((1 - delta) * seeds - 1e-9))
 
 
@@ -92,6 +92,7 @@ class _Tried:
     def try_all(self, budgets: Iterable[tuple[int, int]]) -> None:
         """Try budgets with heads, ``(d, head)``; heads with the same budget share a run."""
         heads_of: dict[int, list[int]] = {}
+
         for d, head in sorted(set(budgets)):
             if head not in self.errors.get(d, ()):
                 heads_of.setdefault(d, []).append(head)
@@ -162,6 +163,7 @@ def _next(errors: Mapping[int, float], fine: Sequence[int], unsupported: set[int
     if d is None:
         return None
     between = [x for x in fine if (below is None or below < x) and x < d and x not in unsupported]
+    # the lower of two middles: smaller budgets are cheaper to run
     return between[(len(between) - 1) // 2] if between else None
 
 

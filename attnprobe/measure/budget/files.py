@@ -55,6 +55,7 @@ def _file(group: Sequence[Fields]) -> dict[str, Any]:
     first = group[0]
     budgets = []
     for windows in sorted(_groups(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
+        # one budget must do for every text, so the hardest window decides
         d = max(float(window["found"]) for window in windows)
         is_found = math.isfinite(d)  # infinite if no budget up to the largest is enough in some window
         sure = not any(window["fails"] for window in windows) if is_found else None

@@ -43,7 +43,9 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
         parts = prepared(request, plan, notify, timings, refuse=False)
         for source, _ in parts:
             if request.metric == RESIDUAL and "model" not in source.facts:
-                raise UsageError("metric=residual_error: Q, K and V without their model have no residual stream")
+                raise UsageError(
+                    "metric=residual_error: Q, K and V without their model have no residual stream; choose another"
+                )
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
         names = ("epsilons", "metric", "delta", "d_min", "d_max", "resolution", "scan")
         searched = {name: getattr(question, name) for name in names}
@@ -77,6 +79,7 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
         question, entry = self.question, cell.request.entry
         matrix, queries = question.metric.startswith("matrix_"), self.queries(place)
         work, size = work_of_method(place.group.n, d, heads, entry.cost, matrix, queries=queries)
+        # Seeds run one after another, so they add up in time and not in memory.
         return len(question.seeds_of(entry)) * work, size
 
     def _coarse(self, place: Place, cell: Cell) -> list[int]:
@@ -100,6 +103,7 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
             result |= _record(search_budgets(self.question, cell.request, inputs, show), inputs)
         except BaseException as error:
             if current:
+                # a search takes many runs; without the note nobody knows which of them failed
                 error.add_note(f"at {current}")
             raise
 

@@ -35,7 +35,7 @@ CERTIFIED = ("matrix_spectral", "matrix_spectral_relative")  # metrics with an i
 
 @dataclass(frozen=True)
 class Question:
-    """The question of a search, with the fields of `budgets`; ``tol`` is the width of intervals of matrix errors."""
+    """What a search is to find: the arguments of `budgets`, and ``tol``, the relative width of certified intervals."""
 
     epsilons: tuple[float, ...] = (0.1,)
     metric: str = METRIC
@@ -228,6 +228,7 @@ class _Errors:
                 return {head: errors for alone in heads for head, errors in self._of(d, [alone]).items()}
             self.refused.setdefault(d, message(error))
             return {}
+        # NaN as infinite, so that a seed that is lost exceeds every ε
         values = torch.nan_to_num(values.double().cpu(), nan=math.inf).sort(0).values  # (seeds, h)
         errors = {head: tuple(of_head.tolist()) for head, of_head in zip(part.heads, values.T, strict=True)}
         return {head: errors[head] for head in heads}

@@ -1,4 +1,4 @@
-"""``attnprobe condition``: the request, whose fields are the command's options, and what is light of the rest."""
+"""``attnprobe condition``: its request, whose fields are the command's options, and its parts, loaded on use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
     seed: int = opt(0, "Seed of random draws, also of --sensitivity.")
     iterations: int = opt(
         0,
-        "Record the residuals of N steps of the Schulz iteration on each core.",
+        "Measure the residuals of N steps of the Schulz iteration on each core.",
         metavar="N",
         between=(0, STEPS),
     )

@@ -116,6 +116,7 @@ def _cores(
         return approximate(method.entry, x, d, seed=plan.seed, target=plan.target, **options)
 
     approx = run(qkv)
+    # beside the condition numbers, because a small one does not mean a small error
     errors: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
     if "guarded_rows" not in approx.diagnostics:  # a guard replaces bad rows, and there are none to count
         errors[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()
@@ -127,7 +128,7 @@ def _cores(
     if not cores and not changes:
         if qkv.causal and "causal" in method.entry.tags:
             raise Unsupported(
-                "no core to measure: a causal form inverts a core for each block of keys, if any, and none for all"
+                "no core to measure: a causal form inverts a core for each block of keys at most, and none for all keys"
             )
         raise Unsupported(f"{method.label} inverts no core")
     if request.amplification is not None and cores:

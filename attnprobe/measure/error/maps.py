@@ -1,4 +1,4 @@
-"""The maps of a run: block averages of the exact matrix and of each method's, stored beside the records."""
+"""The maps of a run: block averages of the exact matrix and of each method's matrix, stored beside the rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def keep_maps(
     """Write ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
 
     A map needs a method's operator and no metric. If an earlier run measured a cell, its method runs again with the
-    same draws, and the cell's record does not change. Existing maps are not made again. Files hold float32
+    same draws, and the cell's rows do not change. Existing maps are not made again. Files hold float32
     (h, b_q, b_k), see `attention_maps`. Cost: a forward for each n, a run of each method, and a product with each
     matrix.
 
@@ -59,13 +59,16 @@ def keep_maps(
     done = 0
     for n, layers in missing.items():
         progress(done, total, f"reading n={n} for maps")
+        # window 0 alone: a figure shows the first window
         captured = source.qkv(n, list(layers), 0)
         for layer, cells in layers.items():
+            # popped, so that the memory of a layer is freed when its maps are done
             qkv = captured.pop(layer)
             qkv = qkv if plan.heads is None else qkv.select(plan.heads)
             for cell in cells:
                 progress(done, total, f"map of n={n} layer {layer} {cell.request.label}")
                 with timings("maps"):
+                    # methods of one layer share the map of the exact matrix
                     path = exact_map_path(folder, ran[cell.key])
                     if not path.exists():
                         write_bytes(path, _bytes(exact(qkv, plan.target)))
@@ -117,7 +120,7 @@ def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
     if path.exists():
         return None
     blocks = b""
-    # the cell's record does not change if the method fails now; the figure shows the reason
+    # the cell's rows do not change if the method fails now; the figure shows the reason
     with attempt() as tried:
         approx = approximate(cell.request.entry, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
         if approx.operator is None:

@@ -49,7 +49,7 @@ from . import ErrorRequest
 from .maps import keep_maps
 from .record import SHAPE
 
-RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # the names of metrics in records
+RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # as rows name a metric
 JUDGED = ("output_spectral", "output_frobenius", "matrix_spectral")  # a cell whose value is not finite has diverged
 Columns = dict[str, list[Any]]  # a value for each head, by name
 DIAGNOSTICS = (
@@ -71,7 +71,7 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
 
     Q, K and V are captured once for each (n, window), and the exact output is computed once for each layer. The cells
     of a batch (`ErrorPlan.batches`) share the passes over the exact matrix. If a cell of a batch is missing, the full
-    batch is measured again, so that its numbers equal those of a run without interruption; only the missing records are
+    batch is measured again, so that its numbers equal those of a run without interruption; only the missing cells are
     appended.
     """
 
@@ -95,7 +95,7 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
     def keep(
         self, kinds: Sequence[str], records: Sequence[Mapping[str, Any]], folder: Path, progress: Progress
     ) -> dict[str, str]:
-        """Write the block averages of `keep_maps` to ``maps/``; no record depends on them."""
+        """Write the block averages of `keep_maps` to ``maps/``; no row depends on them."""
         missing: dict[str, str] = {}
         # a shard would draw maps of its cells alone; the run that joins the shards draws them all
         if "maps" in kinds and self.request.shard is None:

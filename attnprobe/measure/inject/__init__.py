@@ -1,4 +1,4 @@
-"""``attnprobe inject``: the request, whose fields are the command's options, and what is light of the rest."""
+"""``attnprobe inject``: its request, whose fields are the command's options, and its parts, loaded on use."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def _budgets(text: str, what: str) -> tuple[float, ...]:
     """Whole numbers and ranges, and shares with a decimal point, in their order."""
     values: list[float] = []
     for part in text.split(","):
+        # 1.0 may be meant as all keys or as one key, and they differ by the whole prompt.
         if "." in part and part.strip().strip("0") == "1.":
             raise UsageError(
                 f"{what}={part.strip()} is the whole prompt; choose a share below 1, or its number of tokens"
@@ -47,6 +48,7 @@ def _budgets(text: str, what: str) -> tuple[float, ...]:
 
 def keys_of_share(share: float, prompt: int) -> int:
     """The keys of a share of a prompt, at least one."""
+    # 0.29 * 100 is below 29 in float64; the small number undoes that.
     return max(1, int(share * prompt + 1e-9))
 
 
@@ -182,6 +184,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     target: ClassVar[str] = "softmax"
 
     def __post_init__(self) -> None:
+        # The default method of a prefill has no form for decoding.
         if self.phase == "decode" and self.budgets is None and self.origin.get("methods") == "default":
             object.__setattr__(self, "methods", POLICIES)
         if self.phase == "decode" and self.origin.get("input_statistics") == "default":  # half of the time of a prompt

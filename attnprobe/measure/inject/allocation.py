@@ -18,10 +18,10 @@ from . import SHUFFLED
 if TYPE_CHECKING:
     from ...inputs import AttentionCall
 
-STEPS = 13  # budgets of the table between the least and half of the prompt
-LEAST = 64  # the prompt over the least budget of a head, unless the total needs smaller ones
-SMALLEST = 6  # or the mean budget over it
-LAVA_QUERIES, LAVA_WIDTH = 32, 7  # of the authors' code
+STEPS = 13  # budgets at which heads are measured, from the least to half of the prompt
+LEAST = 64  # a head gets at least a 64th of the prompt, …
+SMALLEST = 6  # … or a 6th of the mean budget, if that is less
+LAVA_QUERIES, LAVA_WIDTH = 32, 7  # the window of queries and the width of the pooling in the authors' code
 
 
 def tried_budgets(prompt: int, d: int, least: int = 1) -> list[int]:
@@ -36,36 +36,35 @@ def tried_budgets(prompt: int, d: int, least: int = 1) -> list[int]:
 
 
 def planned_budgets(errors: Tensor, tried: Sequence[int], total: int) -> list[int]:
-    """The number of keys of each place, at most ``total`` together, of a small sum of errors.
+    """The number of keys of each head, at most ``total`` together, that makes the sum of the heads' errors small.
 
-    Each place begins with the first of the ``tried`` numbers. Then keys go to the largest fall of the error per key, on
-    the lower convex envelope of each place's errors. On envelopes this sum is the least; the last place gets a part of
-    a step.
+    Each head begins with the first of the ``tried`` numbers. Then keys go, step by step, to the head whose error falls
+    most per key, on the lower convex envelope of its errors. For convex errors the sum is the least possible; the last
+    step is cut where the total is used up.
 
     Args:
-        errors: (places, len(tried)), the error of each place at each number of keys, which ascend.
+        errors: (heads, len(tried)), the error of each head at each number of keys, which ascend.
 
     >>> planned_budgets(torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.2, 0.0]]), [2, 4, 8], 10)
     [4, 6]
     >>> planned_budgets(torch.tensor([[0.9, 0.1, 0.1], [0.2, 0.2, 0.2]]), [2, 4, 8], 16)
     [4, 2]
     """
-    given = [tried[0]] * len(errors)
+    budgets = [tried[0]] * len(errors)
     steps = [
-        (slope, place, keys)
-        for place, of_place in enumerate(errors.tolist())
-        for slope, keys in _falls(of_place, tried)
+        (slope, head, keys) for head, of_head in enumerate(errors.tolist()) for slope, keys in _falls(of_head, tried)
     ]
-    left = total - sum(given)
-    for _, place, keys in sorted(steps, key=lambda step: -step[0]):
+    left = total - sum(budgets)
+    # slopes of an envelope fall, so a head's steps come in their own order; the sort is stable where slopes are equal
+    for _, head, keys in sorted(steps, key=lambda step: -step[0]):
         more = min(keys, left)
-        given[place] += more
+        budgets[head] += more
         left -= more
-    return given
+    return budgets
 
 
 def _falls(errors: Sequence[float], tried: Sequence[int]) -> list[tuple[float, int]]:
-    """The falling sides of the lower convex envelope of a place: the fall per key, and the keys."""
+    """The falling sides of the lower convex envelope of a head's errors: the fall per key, and the keys."""
     hull: list[int] = []
     for number in range(len(tried)):
         while len(hull) > 1 and _slope(errors, tried, hull[-2], hull[-1]) >= _slope(errors, tried, hull[-2], number):
@@ -82,7 +81,7 @@ def _slope(errors: Sequence[float], tried: Sequence[int], a: int, b: int) -> flo
 def shuffled_budgets(budgets: Sequence[int], seed: int, window: int) -> list[int]:
     """The same budgets in a random order, another one in each text window."""
     order = torch.randperm(len(budgets), generator=generator(seed, "plan", SHUFFLED, window))
-    return [budgets[place] for place in order.tolist()]
+    return [budgets[head] for head in order.tolist()]
 
 
 def lava_budgets(inputs: Mapping[int, QKV], prompt: int, d: int) -> dict[int, list[int]]:
@@ -109,9 +108,9 @@ def lava_budgets(inputs: Mapping[int, QKV], prompt: int, d: int) -> dict[int, li
 
 def _lava_scores(qkv: QKV, prompt: int, last: int) -> Tensor:
     """The scores of the keys before the last ones of a prompt, (h_kv, prompt - last)."""
-    given, rows = qkv.complete() or qkv, torch.arange(prompt - last, prompt, device=qkv.device)
+    complete, rows = qkv.complete() or qkv, torch.arange(prompt - last, prompt, device=qkv.device)
     keys, values = qkv.shared_k[:, :prompt], qkv.shared_v[:, :prompt]
-    observed = given.replace(q=given.q[:, rows], k=keys, v=values, positions=rows)
+    observed = complete.replace(q=complete.q[:, rows], k=keys, v=values, positions=rows)
     weights = exact(observed).rows(0, last)[..., : prompt - last].mean(1)
     best = max_pool1d(weights[:, None], LAVA_WIDTH, 1, LAVA_WIDTH // 2)[:, 0].unflatten(0, (qkv.kv_heads, -1)).amax(1)
     return best * values[:, : prompt - last].abs().sum(-1).amax(1)[:, None]

@@ -1,4 +1,4 @@
-"""A model and a text on which `attnprobe inject` measures methods: exact outputs, kept, and those with a method."""
+"""A model and a text on which `attnprobe inject` measures methods: its own outputs, and those with a method."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .plan import InjectWork
 
 @dataclass
 class Bench:
-    """A batch of rows of tokens, read by the unmodified model once."""
+    """A batch of text windows, which the unmodified model reads once."""
 
     model: LanguageModel
     rows: Sequence[Sequence[int]]
@@ -49,7 +49,7 @@ class Bench:
     matrices: bool = False  # also the errors of matrices
     norms: dict[tuple[int, int], ExactNorms] = field(default_factory=dict)  # of the exact matrices, by layer and row
     spectral: dict[tuple[Any, ...], list[float] | None] = field(default_factory=dict)
-    usual: tuple[InjectWork, list[Outputs]] | None = None  # the last outputs with a method in float64
+    usual: tuple[InjectWork, list[Outputs]] | None = None  # the last work in float64, with its outputs
 
     @full_precision()
     def __post_init__(self) -> None:
@@ -85,11 +85,13 @@ class Bench:
         """The results of each window."""
         if work.exact:
             return [self._result(work, row, got, {}) for row, got in enumerate(self.own)]
+        # cached, because works on all layers and on each layer alone share them
         local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
         computed = None if work.arithmetic is None else Arithmetic.read(work.arithmetic)
         begin = perf_counter()
         got = with_smaller_blocks(lambda: self._injected(work, computed))
         seconds = (perf_counter() - begin) / len(self.rows)
+        # the forward in float64 is its own reference, and that of the formats that follow
         if work.arithmetic == FLOAT64.name:
             self.usual = work, got
         usual = None if work.in_float64 is None else self._outputs_in_float64(work.in_float64)
@@ -148,8 +150,9 @@ class Bench:
                 (layer, head): None for head in range(self.calls[layer].heads)
             }
             for head in replaced_heads(self.calls[layer], work):
-                one = budget.get((layer, head)) if isinstance(budget, Mapping) else budget
-                alone[layer, head] = 1 if method.budget is None else one
+                of_head = budget.get((layer, head)) if isinstance(budget, Mapping) else budget
+                # None would keep exact attention; a method without a budget ignores the number
+                alone[layer, head] = 1 if method.budget is None else of_head
             budget = alone
         replacement = Replacement(get(method), budget, work.seed, EXACT, {**options}, arithmetic=arithmetic)
         with self._attention_by(replacement, work.layers):
@@ -158,8 +161,8 @@ class Bench:
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
         """The errors of a method on a layer's own Q, K, V, for each row."""
-        place = (*work.method, work.d, layer, work.head, work.arithmetic)
-        if place not in self.local:
+        key = (*work.method, work.d, layer, work.head, work.arithmetic)
+        if key not in self.local:
             call = self.calls[layer]
             own = call.output()
             stated: dict[int, dict[str, list[float]]] = {}
@@ -185,8 +188,8 @@ class Bench:
                 part = row, slice(length), slice(heads.start, heads.stop)
                 added = None if usual is None else added_errors(own[part], got[part], usual[part])
                 found.append(replace(errors, spectral=of_heads, stated=stated.get(row, {}), rounding=added))
-            self.local[place] = found
-        return self.local[place]
+            self.local[key] = found
+        return self.local[key]
 
     def _replacement(
         self, work: InjectWork, observe: Callable[[int, Approximation], None] | None = None
@@ -202,9 +205,9 @@ class Bench:
         The heads of a layer are measured together, once.
         """
         request, call = work.request, self.calls[layer]
-        place = (*work.method, work.d, layer, row)
-        if place in self.spectral:
-            return self.spectral[place]
+        key = (*work.method, work.d, layer, row)
+        if key in self.spectral:
+            return self.spectral[key]
         found = None
         if call.beyond() is None and not isinstance(work.budget, Mapping):
             qkv = call.qkv(row)
@@ -215,7 +218,7 @@ class Bench:
                     self.norms[layer, row] = exact_norms(own)
                 [errors] = shared_matrix_errors(own, [got.operator], norms=self.norms[layer, row])
                 found = errors.metrics["matrix_spectral_relative"].tolist()
-        self.spectral[place] = found  # not before: a try that ran out of memory is made again
+        self.spectral[key] = found  # not before: a try that ran out of memory is made again
         return found
 
 

@@ -52,6 +52,7 @@ def copied_cache(cache: Cache) -> Cache:
 
     if type(cache) is not DynamicCache:
         return deepcopy(cache)
+    # a deep copy of a long prompt would take its memory again, for each method
     made: Any = copy(cache)
     made.layers = [copy(layer) if type(layer) is DynamicLayer else deepcopy(layer) for layer in made.layers]
     return made
@@ -111,6 +112,7 @@ class CacheLayer:
         if not own or len(own) < len(self.readers):
             size = self.tokens * (self.k + self.v) * self.own / 8
             return size, size
+        # layers and calls may divide the same rows into other numbers of heads: parts of all of them are counted
         parts = gcd(self.heads, *(read.kv_heads for read in own))
         sizes = [self._part([read.part(part, parts) for read in own], parts) for part in range(parts)]
         return sum(kept for kept, _ in sizes), sum(read for _, read in sizes)
@@ -138,9 +140,10 @@ class CacheLayer:
 
 def _different(tokens: list[Tensor]) -> float:
     """The mean over steps of the number of different tokens in sets (h, steps or 1, k), without -1."""
-    steps = max(one.shape[1] for one in tokens)
-    slots = [one.transpose(0, 1).flatten(1).expand(steps, -1) for one in tokens]
+    steps = max(of_call.shape[1] for of_call in tokens)
+    slots = [of_call.transpose(0, 1).flatten(1).expand(steps, -1) for of_call in tokens]
     ordered = torch.cat(slots, 1).sort(1).values  # (steps, all slots)
+    # sorted, a token is new where it differs from its neighbour; no array of all tokens is needed
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     return float((new & (ordered >= 0)).sum(1).double().mean())
@@ -158,10 +161,10 @@ class CacheReaders:
     layers: dict[int, int | None] = field(default_factory=dict)  # of the cache, by the numbers of calls
 
     def __call__(self, number: int, module: nn.Module, keys: Tensor) -> None:
-        """An attention call computes with these keys."""
-        places = {_memory(layer.keys): place for place, layer in _with_keys(self.cache).items()}
+        """Note which layer an attention call reads, by the keys with which it computes."""
+        numbers = {_memory(layer.keys): layer_number for layer_number, layer in _with_keys(self.cache).items()}
         own = getattr(module, "layer_idx", None)
-        self.layers[number] = places.get(_memory(keys), own if own in places.values() else None)
+        self.layers[number] = numbers.get(_memory(keys), own if own in numbers.values() else None)
 
     def of(self, prompt: Cache) -> list[CacheLayer]:
         """The layers of the cache of a prompt.
@@ -169,17 +172,17 @@ class CacheReaders:
         Raises:
             Unsupported: a call whose layer is not known.
         """
-        for number, place in self.layers.items():
-            if place is None:
+        for number, layer_number in self.layers.items():
+            if layer_number is None:
                 raise Unsupported(
-                    f"attention call {number} reads keys of no layer of the model's cache that is known, so bytes of "
-                    "the cache cannot be counted"
+                    f"the keys of attention call {number} are in no known layer of the model's cache, so its bytes "
+                    "cannot be counted"
                 )
         found = []
-        for place, layer in _with_keys(prompt).items():
+        for layer_number, layer in _with_keys(prompt).items():
             heads, tokens = layer.keys.shape[1:3]
             k, v = (x[0].numel() // tokens for x in (layer.keys, layer.values))
-            readers = tuple(number for number, own in self.layers.items() if own == place)
+            readers = tuple(number for number, own in self.layers.items() if own == layer_number)
             found.append(CacheLayer(tokens, heads, k, v, int(CACHE_BITS), readers))
         return found
 
@@ -187,8 +190,8 @@ class CacheReaders:
 def _with_keys(cache: Cache) -> dict[int, Any]:
     """The layers of a cache that hold keys, by number."""
     layers: Any = cache.layers  # type: ignore[attr-defined]  # of transformers 5
-    held = {place: getattr(layer, "keys", None) for place, layer in enumerate(layers)}
-    return {place: layers[place] for place, keys in held.items() if isinstance(keys, Tensor) and keys.numel()}
+    held = {number: getattr(layer, "keys", None) for number, layer in enumerate(layers)}
+    return {number: layers[number] for number, keys in held.items() if isinstance(keys, Tensor) and keys.numel()}
 
 
 def _memory(x: Tensor) -> int:

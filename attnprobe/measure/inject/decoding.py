@@ -154,6 +154,7 @@ class DecodingBench(Bench):
         ids = self.reading.inputs["input_ids"]
         self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
         self.way = _way(self.prefix, self.own)
+        # after the way is known: greedy steps read tokens behind the cache
         self.own = self._with_greedy(self.own, self.prefix)
 
     def _keys(self, number: int, module: nn.Module, keys: Tensor) -> None:
@@ -183,7 +184,7 @@ class DecodingBench(Bench):
         results = super().measure(work)
         if work.request.entry.family != "exact" and not self._acted():
             raise Unsupported(
-                f"{work.request.name}: no test: each head reads all {self.prefix_length} tokens of the prompt, as "
+                f"{work.request.name} tests nothing: each head reads all {self.prefix_length} tokens of the prompt, as "
                 "exact attention does; choose a smaller budget"
             )
         return results
@@ -197,14 +198,15 @@ class DecodingBench(Bench):
         entry = work.request.entry
         quantised = entry.format is not None and work.head is None
         if work.prompt != "exact" and entry.family != "exact" and not quantised:
-            return f"{entry.name}: prompt={work.prompt} is of formats in all heads, alone or behind a policy"
+            return f"{entry.name}: prompt={work.prompt} needs a format in all heads, alone or behind a policy"
         if entry.format is None:
             return None
         for number, call in self.calls.items():
-            shared = [one for one in self.stored or () if call.number in one.readers and one.heads < call.kv_heads]
-            if number in work.layers and shared:
+            readable = [layer for layer in self.stored or () if call.number in layer.readers]
+            latent = [layer for layer in readable if layer.heads < call.kv_heads]
+            if number in work.layers and latent:
                 return (
-                    f"{entry.name}: layer {number} caches {shared[0].heads} rows of each token for {call.kv_heads} KV "
+                    f"{entry.name}: layer {number} caches {latent[0].heads} rows of each token for {call.kv_heads} KV "
                     "heads (latent attention), and a format stores keys and values of heads"
                 )
         return None
@@ -260,8 +262,8 @@ class DecodingBench(Bench):
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
         kept = self.kept.setdefault(work.method, {})
-        given = work.request.entry, work.budget, work.seed, work.options, self.prefix_length
-        return PromptPolicy(*given, self._text, None if work.head is None else (work.head,), kept)
+        fields = work.request.entry, work.budget, work.seed, work.options, self.prefix_length
+        return PromptPolicy(*fields, self._text, None if work.head is None else (work.head,), kept)
 
     def _words(self, row: int) -> Tensor:
         words = super()._words(row)
@@ -310,6 +312,7 @@ class DecodingBench(Bench):
         words, own = self._words(row), self.own[row]
         assert own.logits is not None and got.logits is not None
         result, steps = self._drift(work, row, got, local)
+        # a sentinel: without a divergence its place is the number of steps
         same = [*steps["top1_agreement"], 0.0]
         kept, read = self._bytes(row)
         numbers = {
@@ -359,7 +362,7 @@ def _way(prefix: Prefix, own: Sequence[Outputs]) -> Way:
             failed = f"behind a cache its forward failed ({reason(error)})"
             continue
         pairs = zip(found, own, strict=True)
-        far = max(float((got.hidden - one.hidden).norm() / one.hidden.norm()) for got, one in pairs)
+        far = max(float((behind.hidden - whole.hidden).norm() / whole.hidden.norm()) for behind, whole in pairs)
         if far <= allowed:
             _ways[model] = way
             return way

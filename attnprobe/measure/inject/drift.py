@@ -48,6 +48,7 @@ class Words:
     """The distributions of words that logits (places, words) predict, in float64."""
 
     def __init__(self, logits: Tensor) -> None:
+        # Of distributions this close a divergence in float32 is rounding.
         self.logits = logits.double()
         self.log_p = self.logits.log_softmax(-1)
         self.p = self.log_p.exp()
@@ -81,12 +82,14 @@ def model_drift(
     >>> steps["kl"]
     [0.0, 0.0]
     """
-    exact, given = own.hidden.double(), got.hidden.double()
-    drifts = {"drift": _relative(float((given - exact).norm()), float(exact.norm()))}
+    # Differences of close outputs cancel, so they are taken in float64 whatever the model's dtype is.
+    exact, moved = own.hidden.double(), got.hidden.double()
+    drifts = {"drift": _relative(float((moved - exact).norm()), float(exact.norm()))}
     if encoder:
-        a, b = exact.mean(0), given.mean(0)
+        a, b = exact.mean(0), moved.mean(0)
         drifts["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
     if own.greedy is not None and got.greedy is not None and len(own.greedy):
+        # the steps before the first other token: after it both texts go their own ways
         drifts["greedy_match"] = float((own.greedy == got.greedy).long().cumprod(0).sum())
     if own.logits is None or got.logits is None or words is None or not len(words):
         return drifts, {}
@@ -161,6 +164,7 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
         if values := [value for errors in local for value in errors.stated.get(name, ())]:
             metrics[name] = sum(values) / (len(values) if name == "realised_d" else 1)
     lost = [share for errors in local for share in errors.lost or ()]
+    # NaN of a method whose weights are not those of keys
     if lost and all(share == share for share in lost):
         metrics["lost_mass"] = sum(lost) / len(lost)
     if all(errors.rounding is not None for errors in local):
@@ -169,6 +173,7 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     if all(errors.spectral is not None for errors in local):
         spectral = [error for errors in local for error in errors.spectral or ()]
         metrics["spectral_error"] = sum(spectral) / len(spectral)
+    # A sum over some layers would look like a small one over all.
     if all(errors.residual is not None for errors in local):
         metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
         metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())
@@ -196,6 +201,7 @@ def step_rows(steps: Mapping[str, Sequence[float]]) -> list[JsonObject]:
     rows, known = [], []
     for step, values in enumerate(zip(*steps.values(), strict=True)):
         of_step = dict(zip(steps, values, strict=True))
+        # a step that is lost must not hide all that follow
         known += [of_step["kl"]] if isfinite(of_step["kl"]) else []
         so_far = sum(known) / len(known) if known else None
         rows.append({"kind": "step", "step": step, **of_step, "kl_so_far": so_far})
@@ -215,12 +221,13 @@ def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, fl
     kept = own.words if got.numel() <= KEPT else None
     for start in range(0, len(got), rows):
         part, true = slice(start, start + rows), words[start : start + rows]
-        exact, given = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
-        sums["gap"] += float((given - exact.logits).square_().sum())
+        exact, moved = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
+        sums["gap"] += float((moved - exact.logits).square_().sum())
         sums["size"] += float(exact.logits.square().sum())
-        compared = _compared(exact.at(slice(len(true))), given[: len(true)], true)
+        compared = _compared(exact.at(slice(len(true))), moved[: len(true)], true)
         for name, values in compared.items():
             sums[name] += float(values.sum())
+        # a divergence is at least 0; of equal distributions rounding may leave less
         steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
         steps["top1_agreement"] += compared["same"].double().tolist()
         steps["loss"] += compared["loss"].tolist()

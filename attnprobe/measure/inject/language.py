@@ -105,6 +105,7 @@ class LanguageModel:
         places = []
         for row, (length, window) in enumerate(zip(reading.lengths, windows, strict=True)):
             words = length - before - after
+            # of a text of special tokens alone, these are masked
             first, words = (before, words) if words > 0 else (0, length)
             draws = generator(seed, "hidden words", length, window)
             hidden_places = torch.randperm(words, generator=draws)[: max(1, round(HIDDEN_SHARE * words))].sort().values
@@ -123,22 +124,22 @@ class LanguageModel:
             last: only the logits of this number of last tokens. start: the position of the first token, which the
                 model is told; None if it finds it from the cache.
         """
-        given = {**inputs, "past_key_values": cache, "use_cache": True}
+        arguments = {**inputs, "past_key_values": cache, "use_cache": True}
         if start is not None:
             ids = inputs["input_ids"]
-            given["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
-        hidden, logits = self._run(given, last)
+            arguments["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
+        hidden, logits = self._run(arguments, last)
         assert logits is not None
         return hidden, logits if last is None else logits[:, -last:]
 
     def _run(self, inputs: Mapping[str, Any], last: int | None = None) -> tuple[Tensor, Tensor | None]:
         """The last hidden states and the logits of a forward; at least those of the ``last`` tokens."""
         accepted = inspect.signature(self.model.forward).parameters
-        given = {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
+        arguments = {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
         if last is not None and "logits_to_keep" in accepted:
-            given["logits_to_keep"] = last  # all of a long prompt may take longer than its layers
+            arguments["logits_to_keep"] = last  # all of a long prompt may take longer than its layers
         with _bodies(self.model) as states:
-            output = seeded(self.model, lambda: self.model(**given))
+            output = seeded(self.model, lambda: self.model(**arguments))
         return states[-1], output.logits if self.kind is not None else None
 
 
@@ -185,6 +186,7 @@ def open_language_model(source: ModelSource, dtype: str = "float32") -> Language
     if source.weights == "initialized-qkv":
         redraw_projections(cast("PreTrainedModel", model.base_model), source.spec.weights_seed, source.name)
     tokenizer = source.stream.vocabulary.tokenizer
+    # by the two spellings in use; a tokenizer's file does not say which token is the mask
     mask = next((number for word in MASK_TOKENS if (number := tokenizer.token_to_id(word)) is not None), None)
     if kind == "masked" and why is None and mask is None:
         why = f"the tokenizer {source.facts['tokenizer']} has no mask token"
@@ -218,9 +220,9 @@ def batch_of(rows: Sequence[Sequence[int]], model: LanguageModel) -> Reading:
     padding = getattr(model.model.config, "pad_token_id", None)
     ids = torch.full((len(rows), max(lengths)), padding if isinstance(padding, int) and padding >= 0 else 0)
     mask = torch.zeros_like(ids)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = torch.tensor(row)
-        mask[place, : len(row)] = 1
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.tensor(row)
+        mask[number, : len(row)] = 1
     device = model.model.device
     return Reading({"input_ids": ids.to(device), "attention_mask": mask.to(device)}, lengths)
 

@@ -142,6 +142,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
     def _model(self, number: int) -> LanguageModel:
         """The model of a source, cached until another source is requested."""
         if self.model is None or self.model[0] != number:
+            # the old model is freed before the next one is read
             self.model = None
             self.show("reading the model")
             self.model = number, open_language_model(self.sources[number], self.request.model_dtype)
@@ -180,8 +181,8 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         step += LOGITS * (n - prefix) * self._vocabulary(place) / 2  # the model's own are read once
         total, plan = 2 * layers * work + step, self.request.plan
         if plan is not None and cell.work.plan == plan and cell.window == self.batches[place][0] == 0:  # makes the plan
-            works = [one.work for one in self.by_place[place]]
-            shared = len({one.method for one in works if one.plan == plan and one.d == cell.d})
+            works = [other.work for other in self.by_place[place]]
+            shared = len({other.method for other in works if other.plan == plan and other.d == cell.d})
             inputs = self.work_of_inputs(place) / len(self.batches[place]) / shared
             measured = layers * step if plan == "measured" else 0.0
             total += self.request.plan_windows * (inputs + STEPS * layers * work + measured)
@@ -250,8 +251,8 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         own = self._table_of(place, work, prompt)
         if own not in self.tables:
             works = [cell.work for cell in self.by_place[place]]
-            alike = [one for one in works if one.plan == self.request.plan and one.d == work.d]
-            planned = {self._table_of(place, one, prompt): one for one in alike}
+            alike = [other for other in works if other.plan == self.request.plan and other.d == work.d]
+            planned = {self._table_of(place, other, prompt): other for other in alike}
             found: dict[tuple[Any, ...], list[Tensor]] = {key: [] for key in planned if key not in self.tables}
             for bench in self._plan_benches(place, f"plan at d={work.d}"):
                 for key, errors in found.items():
@@ -278,6 +279,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
                     alone = InjectWork(probe, work.d, work.d, 0, work.seed, (layer,), layer)
                     [got] = [row for row in bench.measure(alone)[0]["rows"] if row["kind"] == HEAD]
                     sums[:, number] += torch.tensor([got["kl"], got["residual_error"]])
+            # a sum over windows before the quotient: windows with a small error would make it noisy
             self.tables[key] = sums[0] / sums[1].clamp(min=torch.finfo(sums.dtype).tiny)
         return dict(zip(work.layers, self.tables[key], strict=True))
 

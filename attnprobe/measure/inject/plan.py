@@ -32,9 +32,11 @@ UNCHANGED = MethodRequest("softmax", requested=False)  # stands for the model's 
 class InjectWork:
     """One forward of a batch: a method with its budget and seed in some layers.
 
-    ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads. ``why`` no budget fits.
-    ``prompt`` says how the prompt is read. ``exact`` is the unmodified model, whose own numbers stand beside those of
-    methods. ``arithmetic`` is that of the method, as ``--arithmetic`` names it, or float64; None is that of torch.
+    Attributes:
+        layer: the layer, if one alone is replaced. head: its KV head, if one alone is replaced.
+        why: the reason why no budget fits ``--bytes``; None if one does. prompt: how the prompt is read.
+        exact: whether this is the unmodified model, whose own numbers stand beside those of methods.
+        arithmetic: that of the method, as ``--arithmetic`` names it, or float64; None is that of torch.
     """
 
     request: MethodRequest
@@ -76,9 +78,9 @@ class InjectWork:
             return "exact attention"
         budget = "" if self.d is None else f" d={self.d}"
         head = "" if self.head is None else f", KV head {self.head}"
-        place = "all replaced layers" if self.layer is None else f"layer {self.layer}"
+        layers = "all replaced layers" if self.layer is None else f"layer {self.layer}"
         arithmetic = "" if self.arithmetic is None else f" {self.arithmetic}"
-        return f"{self.request.name}{arithmetic}{budget} in {place}{head}"
+        return f"{self.request.name}{arithmetic}{budget} in {layers}{head}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class InjectCell:
 class InjectPlan:
     """The plan of the methods, and the budgets of a file, which has one method.
 
-    ``left_out`` are the layers that keep exact attention beside a method without a form for sliding windows.
+    ``left_out`` are the layers with a sliding window, which keep exact attention if a method has no form for it.
     ``kv_heads`` are the numbers of KV heads of each layer, and ``p`` is the largest head dimension.
     """
 
@@ -117,12 +119,12 @@ class InjectPlan:
 
     @property
     def arithmetics(self) -> tuple[str | None, ...]:
-        """Those in which each method runs: torch's, float64 as the origin of rounding errors, and formats."""
+        """The arithmetics of each method: torch's (None), float64, from which rounding is measured, and formats."""
         return (None, FLOAT64.name, *self.request.arithmetic) if self.request.arithmetic else (None,)
 
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
-        budgets = None if self.budgets is None else [[*place, d] for place, d in sorted(self.budgets.d.items())]
+        budgets = None if self.budgets is None else [[*head, d] for head, d in sorted(self.budgets.d.items())]
         return self.base.facts() | {
             "per_layer": self.request.per_layer,
             "batch": self.request.batch,
@@ -138,24 +140,27 @@ class InjectPlan:
         """
         all_works = [InjectWork(UNCHANGED, None, None, 0, self.base.seed, self.base.layers, None, exact=True)]
         for request in self.base.methods:
+            # Method by method: a method with a form for windows replaces all layers beside one that leaves some out.
             left_out = () if request.entry.takes_windows else self.left_out
             layers = tuple(layer for layer in self.base.layers if layer not in left_out)
-            places: list[tuple[tuple[int, ...], int | None, int | None]] = [(layers, None, None)]
-            places += [((layer,), layer, None) for layer in layers] if self.request.per_layer else []
+            replaced: list[tuple[tuple[int, ...], int | None, int | None]] = [(layers, None, None)]
+            replaced += [((layer,), layer, None) for layer in layers] if self.request.per_layer else []
             if self.request.per_head:
-                places += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads[layer])]
+                replaced += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads[layer])]
+            # Seeds of a deterministic method would repeat its row.
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             for sized, d, why in self._sized(request, n):
                 budget: Budget = self._of_file(n) if self.budgets else d
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
                     all_works += [
-                        InjectWork(sized, d, budget, repeat, seed, *place, why, self.request.prompt, False, arithmetic)
-                        for place in places
+                        InjectWork(sized, d, budget, repeat, seed, *where, why, self.request.prompt, False, arithmetic)
+                        for where in replaced
                         for arithmetic in self.arithmetics
                     ]
+                    # Plans only where all layers are replaced: they divide the keys of the whole model among its heads.
                     plans = self._plans(sized, d)
-                    all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in plans]
+                    all_works += [InjectWork(planned, d, budget, repeat, seed, *replaced[0]) for planned in plans]
         if self.request.bytes is None:
             return all_works
         once: dict[Any, InjectWork] = {}  # two shares may have one budget
@@ -204,8 +209,8 @@ class InjectPlan:
         if not isinstance(made, int) or made < 1 or prompt is None:
             return {**self.budgets.d}
         return {
-            place: None if d is None else min(prompt, max(1, round(d * prompt / made)))
-            for place, d in self.budgets.d.items()
+            head: None if d is None else min(prompt, max(1, round(d * prompt / made)))
+            for head, d in self.budgets.d.items()
         }
 
     def _plans(self, request: MethodRequest, d: int | None) -> list[MethodRequest]:
@@ -245,7 +250,8 @@ def _note_unplanned(request: InjectRequest, notify: Callable[[str], None]) -> No
     """Say for which methods no budgets of heads are planned, and refuse a plan for none."""
     n = min(request.n or (DEFAULT_N,))
     d = request.budgets_at(n)[0]
-    reasons = [why_not_planned(one, d, request.plan or "") for one in parse_methods(request.methods, request.target)]
+    methods = parse_methods(request.methods, request.target)
+    reasons = [why_not_planned(method, d, request.plan or "") for method in methods]
     if None not in reasons:
         raise UsageError(f"plan={request.plan}: {reasons[0]}; choose a policy that drops keys, such as h2o")
     for reason in dict.fromkeys(reasons):
@@ -257,19 +263,7 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     """The sources of a request, each with its plan, after every check of the request."""
     for arithmetic in request.arithmetic or ():
         Arithmetic.read(arithmetic)  # which this torch may lack
-    budgets = None if request.budgets is None else read_budgets(request.budgets)
-    if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
-        raise UsageError(
-            f"{request.budgets}: its budgets are for target={budgets.about['target']}, but inject "
-            "replaces softmax attention"
-        )
-    read = request
-    if budgets is not None and "prompt" in budgets.about and request.model is not None:
-        differing = _differing(request.budgets, budgets, {**budgets.about, "model": request.model}, ())
-        if "model" in differing:
-            raise UsageError(differing["model"])
-    if budgets is not None:
-        read = replace(read, methods=(_method_of(request, budgets, notify),), d=(1,))
+    budgets, read = _with_file(request, notify)
     if request.phase == "decode":
         _refuse_methods(read)
         if request.lines:
@@ -286,33 +280,64 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         raise UsageError(f"{request.budgets}: --budgets has the keys of each head, and --plan makes them: choose one")
     if request.plan is not None:
         _note_unplanned(request, notify)
+    # Shares of a prompt become numbers here, because every later check is of numbers of keys.
     read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
     draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
     parts = prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True)
     if request.question is not None:
         request = replace(request, steps=max(_steps_behind(request, source, plan.n) for source, plan in parts))
     for source, plan in parts:
-        differing = _differing(request.budgets, budgets, source.facts, plan.n)
-        for name, line in differing.items():
-            if budgets is not None and "prompt" in budgets.about and name != "n":
-                raise UsageError(line)
-        _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
-        for line in differing.values():
-            notify(line)
+        _compare_file(request, budgets, source, plan, notify)
         if request.phase == "decode":
             _refuse_models(source)
         if request.question is not None:
             _refuse_prompts(replace(request, methods=read.methods), plan.n)
-        plan = replace(plan, windows=request.windows)
-        stated = [getattr(part, "num_key_value_heads", None) for part in of_layers(source.config.get_text_config())]
-        kv_heads = tuple(count or source.heads for count in stated) * (source.layers // len(stated))
-        left = left_out(request.layer, source)
-        made = InjectPlan(plan, budgets, request, left, kv_heads, source.facts["p"])
+        made = _plan_of(request, budgets, source, plan)
         for n in plan.n if request.bytes is not None else ():
             for line in made.used(n):
                 notify(line)
         plans.append((source, made))
     return plans
+
+
+def _with_file(request: InjectRequest, notify: Callable[[str], None]) -> tuple[Budgets | None, InjectRequest]:
+    """The file of budgets of a request, and the request with the file's method; without a file the request itself."""
+    if request.budgets is None:
+        return None, request
+    budgets = read_budgets(request.budgets)
+    if budgets.about.get("target", "softmax") != "softmax":
+        raise UsageError(
+            f"{request.budgets}: its budgets are for target={budgets.about['target']}, but inject "
+            "replaces softmax attention"
+        )
+    # a plan is of one model, which is compared before it is opened
+    if "prompt" in budgets.about and request.model is not None:
+        differing = _differing(request.budgets, budgets, {**budgets.about, "model": request.model}, ())
+        if "model" in differing:
+            raise UsageError(differing["model"])
+    return budgets, replace(request, methods=(_method_of(request, budgets, notify),), d=(1,))
+
+
+def _compare_file(
+    request: InjectRequest, budgets: Budgets | None, source: Any, plan: ErrorPlan, notify: Callable[[str], None]
+) -> None:
+    """Say in what a file of budgets differs from this run; refuse a plan of another model, and missing heads."""
+    differing = _differing(request.budgets, budgets, source.facts, plan.n)
+    for name, line in differing.items():
+        if budgets is not None and "prompt" in budgets.about and name != "n":
+            raise UsageError(line)
+    _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
+    for line in differing.values():
+        notify(line)
+
+
+def _plan_of(request: InjectRequest, budgets: Budgets | None, source: Any, plan: ErrorPlan) -> InjectPlan:
+    """The plan of one source, with the numbers of its KV heads."""
+    stated = [getattr(part, "num_key_value_heads", None) for part in of_layers(source.config.get_text_config())]
+    # a configuration of one part is that of every layer
+    kv_heads = tuple(count or source.heads for count in stated) * (source.layers // len(stated))
+    left = left_out(request.layer, source)
+    return InjectPlan(replace(plan, windows=request.windows), budgets, request, left, kv_heads, source.facts["p"])
 
 
 def _steps_behind(request: InjectRequest, source: Any, lengths: Iterable[int]) -> int:
@@ -325,7 +350,7 @@ def _steps_behind(request: InjectRequest, source: Any, lengths: Iterable[int]) -
 
 
 def _refuse_methods(request: InjectRequest) -> None:
-    entries = [one.entry for one in parse_methods(request.methods, request.target)]
+    entries = [method.entry for method in parse_methods(request.methods, request.target)]
     reasons = [why for entry in entries if (why := why_not_decoded(entry)) is not None]
     if len(reasons) == len(entries):
         able = ", ".join(name for name, entry in METHODS.items() if why_not_decoded(entry) is None)
@@ -357,18 +382,18 @@ def _refuse_prompts(request: InjectRequest, lengths: Iterable[int]) -> None:
             raise UsageError(f"steps={request.steps}: n={n} leaves no prompt; choose up to {n - 2} steps")
         if request.budgets is not None:
             continue
-        faults = [_fault(request, one, n, prompt) for one in parse_methods(request.methods, request.target)]
+        faults = [_fault(request, method, n, prompt) for method in parse_methods(request.methods, request.target)]
         if all(faults):  # else they are skipped rows
             raise UsageError(faults[0])
 
 
-def _fault(request: InjectRequest, one: MethodRequest, n: int, prompt: int) -> str | None:
-    """Why a method that compresses can keep no number of keys of a prompt; None of others."""
-    if one.entry.compress is None:
+def _fault(request: InjectRequest, method: MethodRequest, n: int, prompt: int) -> str | None:
+    """Why a method that compresses can keep no number of keys of a prompt; None if it can, or does not compress."""
+    if method.entry.compress is None:
         return None
     faults = []
     for d in request.budgets_at(n):
-        faults.append(why_not_kept(one.entry, prompt, d, one.options))
+        faults.append(why_not_kept(method.entry, prompt, d, method.options))
         if d > prompt:
             raise UsageError(faults[-1])
     return faults[0] if all(faults) else None
@@ -381,14 +406,15 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
         if name not in METHODS:
             raise UsageError(f"{path}: its method {name} is not part of attnprobe; name its file with --method")
         return _text_of(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
-    for one in parse_methods(request.methods, "softmax"):
-        if one.label == short_name(name) and one.options == one.entry.check("softmax", budgets.options):
+    for method in parse_methods(request.methods, "softmax"):
+        if method.label == short_name(name) and method.options == method.entry.check("softmax", budgets.options):
+            # Budgets of an edited file are those of another method, though its name is the same.
             sha256 = budgets.about.get("method_sha256")
-            if sha256 is None and one.sha256 is not None:
-                notify(f"{path}: it does not say of which contents of {name} its budgets are")
-            elif sha256 != one.sha256:
+            if sha256 is None and method.sha256 is not None:
+                notify(f"{path}: it has no hash of {name}, which may have changed since its budgets were searched")
+            elif sha256 != method.sha256:
                 raise UsageError(f"{path}: {name} has changed since `attnprobe budget` wrote this file; run it again")
-            return _text_of(one)
+            return _text_of(method)
     raise UsageError(f"{path}: its budgets belong to {budgets.item}, but --method names {','.join(request.methods)}")
 
 
@@ -396,7 +422,7 @@ def _text_of(request: MethodRequest) -> str:
     """A method with checked options, in the form of ``--method``."""
     item = Budgets(request.name, request.options, {}).item
     if "," in "".join(map(str, request.options.values())):
-        raise UsageError(f"{item}: an option's value has a comma")
+        raise UsageError(f"{item}: an option's value has a comma, which --method reads as the next option")
     return item
 
 
@@ -442,11 +468,12 @@ def _cell(
     plan: InjectPlan, work: InjectWork, n: int, batch: tuple[int, ...], window: int, facts: Mapping[str, Any]
 ) -> InjectCell:
     request = plan.request
-    budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
+    budgets = plan.budgets and [[*head, d] for head, d in sorted(plan.budgets.d.items()) if head[0] in work.layers]
     decoding: dict[str, Any] = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
     if work.prompt != "exact":
         decoding["prompt_read"] = work.prompt
     if work.plan is not None:
+        # the residual error is that beside both streams, and another one would be another cell
         between = {"beside": "both streams"} if request.plan == "residual" else {}
         decoding |= {**between, "plan": request.plan, "plan_windows": [request.windows, request.plan_windows]}
     key = cell_key(

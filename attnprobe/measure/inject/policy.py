@@ -73,8 +73,8 @@ class Steps:
     def new(self) -> Part:
         """Causal attention over the tokens after the prompt."""
         v = self.qkv.shared_v[:, self.prompt :]
-        place = torch.arange(v.shape[1], device=v.device)
-        later = place > self.qkv.query_positions[:, None] - self.prompt  # (n_q, new)
+        own = torch.arange(v.shape[1], device=v.device)
+        later = own > self.qkv.query_positions[:, None] - self.prompt  # (n_q, new)
         return _joined(_scores(self.qkv, slice(self.prompt, None)).masked_fill(later, float("-inf")), v)
 
     @property
@@ -142,6 +142,7 @@ class PromptPolicy:
         sizes = [kept[1], steps.new[1]]
         if steps.qkv.sink_logits is not None:
             sizes.append(steps.qkv.sink_logits[:, None].expand_as(kept[1]))
+        # a sink has a share of each row and no value
         size = torch.stack(sizes).logsumexp(0)
         shares = [(own - size).exp()[..., None] for own in sizes[:2]]
         return shares[0] * kept[0] + shares[1] * steps.new[0]
@@ -155,6 +156,7 @@ class PromptPolicy:
             self.read.setdefault((steps.number, steps.row), []).append(_read(steps, groups, parts, storage))
         if [*groups.values()] == [[*range(steps.qkv.h)]]:
             return parts[next(iter(groups))].part
+        # heads without a budget keep exact attention to the whole prompt
         outputs, sizes = (x.clone() for x in steps.whole)
         for d, heads in groups.items():
             part = parts[d].part
@@ -183,12 +185,12 @@ class PromptPolicy:
                 f"{self.method.name} chooses keys of a prompt once by its queries, and scores have {steps.qkv.terms}, "
                 "of each query its own; choose a method that reads the prompt at each step, such as topk"
             )
-        place = steps.layer, steps.row, d
-        if place not in self.kept:
+        key = steps.layer, steps.row, d
+        if key not in self.kept:
             assert d is not None and self.text is not None  # methods that compress have a budget
             text = self.text(steps.layer, steps.row)
-            self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
-        index, qkv = self.kept[place], steps.qkv  # (h, u)
+            self.kept[key] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
+        index, qkv = self.kept[key], steps.qkv  # (h, u)
         if self.method.format is not None:
             k, v = kept_cache(self.method, qkv, index, self.seed, self.options)
         elif index.shape[1] == self.prompt and (index >= 0).all():
@@ -280,8 +282,8 @@ def prompt_text(qkv: QKV, prompt: int) -> QKV:
     def beyond(x: Tensor) -> Tensor:
         return torch.cat([x[:, :prompt], x[:, :1]], 1)  # the last query and key are not looked at
 
-    given = qkv.complete() or qkv
-    queries = beyond(given.q)
+    complete = qkv.complete() or qkv
+    queries = beyond(complete.q)
     return QKV(
         queries[:, prompt:],
         beyond(qkv.shared_k),
@@ -311,8 +313,10 @@ def kept_keys(
     assert method.compress is not None  # what is kept is asked of no others
     if (fault := why_not_kept(method, prompt, d, chosen)) is not None:
         raise Unsupported(fault)
+    # d + 1, because the key of the token behind the prompt is chosen too, and is dropped below
     keys = chosen_keys(method, text, d + 1, seed, **{**method.compress, **chosen})[:, 0]
     keys = keys.masked_fill(keys == prompt, -1)
+    # without the slots that are empty in all heads
     width = int((keys >= 0).sum(1).max())
     return in_order(keys, text.n_k)[:, :width]
 

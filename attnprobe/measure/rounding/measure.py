@@ -28,8 +28,8 @@ from ...run.sources import draft_plan, prepared
 from . import RoundingRequest
 from .record import SHAPE
 
-PASSES = 12  # plain runs: in float64, emulated twice, with rounded inputs
-OF_ESTIMATE, OF_PLAN = 8, 16
+PASSES = 12  # plain runs that a cell takes: in float64, emulated twice, with rounded inputs
+OF_ESTIMATE, OF_PLAN = 8, 16  # plain runs more with an estimate, and with a plan
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
             known = estimate(computation, to, model)
             columns |= estimated(known, errors)
             result["steps"] = len(known.sites)
+        # an exact method has no error of which rounding could be a part
         if request.plan and known is not None and (errors.approximation > EXACT).any():
             found = plan(computation, to, errors, known, arithmetic=model, goal=request.goal)
             columns["planned_error"] = _numbers(found.measured.held)
@@ -108,7 +109,7 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
         self._judge(errors, result)
 
     def _judge(self, errors: RoundingErrors, result: Result) -> None:
-        """The status of a cell whose numbers say less than they seem to."""
+        """The reason, and the status, of a cell in which not every operation was rounded."""
         report = errors.report
         if report.unrounded is not None:
             result |= {"reason": report.unrounded, **({} if report.emulated else {"status": "failed"})}
@@ -120,8 +121,8 @@ class RoundingCells(PlannedCells[RoundingRequest, RoundingMethod, QKV]):
         key = cell.request, cell.d, plan.seed, plan.target
         if self._last is None or self._last[0] is not inputs or self._last[1] != key:
             options = dict(cell.request.options)
-            of = Computation(inputs.to(torch.float64), cell.request.entry, cell.d, plan.seed, plan.target, options)
-            self._last = inputs, key, of
+            made = Computation(inputs.to(torch.float64), cell.request.entry, cell.d, plan.seed, plan.target, options)
+            self._last = inputs, key, made  # it keeps its run in float64, which all formats share
         return self._last[2]
 
 
@@ -176,13 +177,13 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """A number of a record: null for NaN."""
+    """A number of a row: null for NaN."""
     return None if math.isnan(value) else value
 
 
 def _with_code(methods: Iterable[MethodRequest]) -> list[str]:
     """The names of the methods with published code."""
-    return list(dict.fromkeys(one.name for one in methods if one.name in PUBLISHED))
+    return list(dict.fromkeys(method.name for method in methods if method.name in PUBLISHED))
 
 
 def _cells(
@@ -190,6 +191,7 @@ def _cells(
 ) -> Iterator[RoundingMethod]:
     options = {name: getattr(request, name) for name in ("goal", "estimate")}
     options["planned"] = request.plan
+    # Yardsticks that attnprobe adds have no rounding that anyone asked for, and cost as much as methods.
     asked = [method for method in of.methods if method.requested]
     published = [MethodRequest(name) for name in _with_code(asked)] if request.published else []
     for format in request.formats:

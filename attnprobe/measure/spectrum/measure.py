@@ -58,7 +58,7 @@ class _Cell:
 
     @property
     def method_facts(self) -> dict[str, Any]:
-        """The fields of a record that name the method; null for a matrix."""
+        """The fields of a cell that name the method; null for a matrix."""
         return method_facts(None if isinstance(self.of, str) else self.of)
 
 
@@ -207,6 +207,7 @@ def _refuse_sizes(request: SpectrumRequest, named: Sequence[Of], lengths: Sequen
     for of in named:
         name = of if isinstance(of, str) else of.label
         for length in lengths:
+            # 64 stands for the value dimension, which is not known before a source is opened
             refuse_spectrum(name, request.kind, *shape_of(name, length, length, 64), request.k)
 
 
@@ -257,7 +258,7 @@ def _cell(request, of, d, head, place, facts) -> _Cell:
 
 
 def _facts(spectrum: Spectrum) -> Result:
-    """The fields of a record that describe the matrix as a whole."""
+    """The fields of a cell that describe the matrix as a whole."""
     names = ("size", "log_scale", "frobenius", "passes", "closed")
     return {"known": len(spectrum.values), **{name: getattr(spectrum, name) for name in names}}
 

@@ -58,8 +58,10 @@ class Classifier:
             elif name.endswith("norm.bias"):
                 x = torch.zeros(shape)
             elif len(shape) == 2 and name.startswith("embed."):
+                # Drawn in float64 on the CPU, so that every dtype and device begins at the same weights, rounded.
                 x = SPREAD * torch.randn(shape, generator=stream, dtype=torch.float64)
             else:
+                # A bias is drawn by the inputs of its matrix, as torch's Linear draws both.
                 inputs = self._shapes()[name.replace(".bias", ".weight")][1]
                 x = (2 * torch.rand(shape, generator=stream, dtype=torch.float64) - 1) / inputs**0.5
             weights[name] = x.to(dtype=dtype, device=device)

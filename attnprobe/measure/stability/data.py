@@ -48,6 +48,7 @@ def expression(seed: int, number: int, shortest: int, longest: int) -> tuple[lis
     >>> " ".join(SYMBOLS[token] for token in tokens), value
     ('[MAX 2 [MIN 5 6 ] 4 5 6 2 5 7 3 ]', 7)
     """
+    # Python's generator, whose choices of lists are the same on every platform
     draw = random.Random(generator(seed, "listops", number).initial_seed())
     while True:
         tokens: list[int] = []
@@ -55,6 +56,7 @@ def expression(seed: int, number: int, shortest: int, longest: int) -> tuple[lis
             value = _grown(draw, 1, tokens, longest)
         except _TooLong:
             continue
+        # both ends are excluded, as in the published generator
         if shortest < len(tokens) < longest:
             return tokens, value
 
@@ -69,6 +71,7 @@ def _grown(draw: random.Random, depth: int, tokens: list[int], longest: int) -> 
         return digit
     # the operator stands before its arguments and is drawn after them, as in the published generator
     position = len(tokens)
+    # its place, filled below
     tokens.append(-1)
     arguments = [_grown(draw, depth + 1, tokens, longest) for _ in range(draw.randint(2, ARGUMENTS))]
     operator = draw.choice(OPERATORS)
@@ -94,7 +97,7 @@ class Documents:
     """Documents as bytes with their labels.
 
     Attributes:
-        name: of the text in records and titles. labels: indices into ``classes``.
+        name: of the text in rows and titles. labels: indices into ``classes``.
         labelling: the meaning of a label, in words. synthetic: whether the labels are made up here.
         fallback: a line on the substitution of the text; empty without one.
     """
@@ -216,7 +219,7 @@ def _of_pairs(name: str, pairs: Sequence[tuple[str, bytes]], labelling: str, dig
     """The documents of ``(label, text)`` pairs."""
     classes = sorted({label for label, _ in pairs})
     if len(classes) < 2:
-        raise SourceError(f"text {name} has {len(classes)} label; a classifier needs at least 2")
+        raise SourceError(f"text {name} has documents of {len(classes)} label; a classifier needs at least 2")
     index_of = {label: index for index, label in enumerate(classes)}
     texts, labels = [text for _, text in pairs], [index_of[label] for label, _ in pairs]
     return Documents(name, texts, labels, classes, labelling, digest)

@@ -42,7 +42,7 @@ class TaskSource(ABC):
         name: one of `TASKS`. n, shortest: the most and the fewest tokens of a sequence.
         batch: the number of examples of a batch. rate: the learning rate, by default the paper's.
         classes, vocabulary: the numbers of labels and of tokens. pairs: the number of sequences of an example.
-        facts: everything that determines the batches, for records and titles.
+        facts: everything that determines the batches, for rows and titles.
     """
 
     classes: int
@@ -83,6 +83,7 @@ class _ListOps(TaskSource):
 
     def __init__(self, n: int | None, batch: int | None, spec: SourceSpec) -> None:
         super().__init__("listops", n, batch, spec)
+        # The paper's lengths are 500 to 2000; the same share of n keeps the task as hard at other lengths.
         self.shortest = self.n // 4
         self.facts |= {"generator": "grammar of Nangia & Bowman, depth 10, 2 to 10 arguments"}
 
@@ -118,11 +119,12 @@ class _Text(TaskSource):
             notify(line)
 
     def _made(self, seed: int, step: int) -> list[Example]:
+        # By the step, not an epoch, so that step 5 is the same batch whatever was trained before it.
         order = torch.randperm(len(self.documents.texts), generator=generator(seed, "text", step), device="cpu")
         chosen = order[: self.batch].tolist()
         texts, labels = self.documents.texts, self.documents.labels
         tokens = (torch.frombuffer(bytearray(texts[i][: self.n]), dtype=torch.uint8).long() for i in chosen)
-        return [Example((each,), labels[i]) for i, each in zip(chosen, tokens, strict=True)]
+        return [Example((of_text,), labels[i]) for i, of_text in zip(chosen, tokens, strict=True)]
 
     def describe(self) -> list[str]:
         facts = self.facts
@@ -142,6 +144,7 @@ class _Stored(TaskSource):
         self.pairs = self.inputs.shape[1]
         self.shortest = min(int(self.lengths.min()), self.n)
         self.classes = max(2, int(self.labels.max()) + 1)
+        # At least the bytes, so that a file that happens to lack one trains the same embedding.
         self.vocabulary = max(256, int(self.inputs.max()) + 1)
         if len(self.labels) < self.batch:
             raise UsageError(f"{name}: {path} holds {len(self.labels)} examples, but a batch takes {self.batch}")
@@ -231,6 +234,7 @@ def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
             return load_file(file_path), digest
         import numpy as np
 
+        # A pickle runs code of its own when it is loaded.
         with np.load(file_path, allow_pickle=False) as held:
             return {name: torch.from_numpy(held[name]) for name in held.files}, digest
 
@@ -252,12 +256,15 @@ def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tupl
     lengths = arrays.get("lengths", torch.full(inputs.shape[:2], inputs.shape[2]))
     lengths = lengths[:, None] if lengths.dim() == 1 else lengths
     if lengths.shape != inputs.shape[:2]:
-        raise SourceError(f"data {path}: lengths {tuple(lengths.shape)} for inputs {tuple(inputs.shape)}")
+        raise SourceError(
+            f"data {path}: lengths of shape {tuple(lengths.shape)} do not fit inputs {tuple(inputs.shape)}"
+        )
     for key, x, low, high in (
         ("inputs", inputs, 0, 2**16 - 1),
         ("labels", labels, 0, 2**12),
         ("lengths", lengths, 2, inputs.shape[2]),
     ):
+        # Pixels as floats from 0 to 1 would all become token 0.
         if x.is_floating_point() or x.dtype == torch.bool or not low <= int(x.min()) <= int(x.max()) <= high:
             raise SourceError(f"data {path}: {key} must hold whole numbers from {low} to {high}")
     return inputs, labels.long(), lengths.long()

@@ -82,6 +82,7 @@ def training_steps(
             same draws at W_{i-1} and at W_i, or τ would measure their noise.
         eps: Adam's, which is added to the root of the second moment.
     """
+    # Clones, because every method begins at the same weights.
     own = {name: x.detach().clone().requires_grad_() for name, x in weights.items()}
     adam = torch.optim.Adam(list(own.values()), lr=rate, betas=BETAS, eps=eps)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""``attnprobe theory``: the request, whose fields are the command's options, and what is light of the rest."""
+"""``attnprobe theory``: its request, whose fields are the command's options, and its parts, loaded on use."""
 
 from __future__ import annotations
 

@@ -145,6 +145,7 @@ def _check(
     finally:
         # also after an error: the findings before it hold
         if findings:
+            # a refused budget is a row without a statement, so that a table counts it
             nothing = {
                 "kind": HEAD,
                 **dict.fromkeys(("head", "epsilon", "delta", "sense", "assumption", "promise", "verdict")),

@@ -77,10 +77,12 @@ def findings(
     if not seeds:
         raise UsageError("no seeds; a probability needs at least one")
 
+    # Repeats would give rows that no reader could tell apart.
     epsilons = tuple(dict.fromkeys(positive(str(value), "epsilon") for value in _several(epsilon)))
     question = question_of([theorem], epsilons, delta, quadrature)
     inner, budgets, results = qkv.compressed(), checked_budgets(_several(d)), []
     for statement in question.theorems:
+        # A statement about no method is evaluated once, not once for each method.
         for method in parse_methods(methods, target) if statement.per_method else (None,):
             results += statement.check(inner, setting_of(question, method, budgets, seeds, target, inner))
     return results
@@ -126,6 +128,7 @@ def setting_of(
         request: the method of a statement about any method. None for a theorem that names its methods itself: their
             target is softmax.
     """
+    # The request's target is of the methods on the command line, which such a theorem does not run.
     target = "softmax" if request is None else target
     known = {} if request is None else {_written(request): request}
 

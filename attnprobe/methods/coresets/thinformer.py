@@ -93,7 +93,9 @@ def _chosen(qkv: QKV, d: int, streams: Streams, delta: float) -> tuple[Tensor, T
     rounds = _rounds(len(thinned), d, delta)
     count = sum(size // 2 * buckets + buckets for size, buckets, _ in rounds)
     of_heads = [streams.head(head, "halving") for head in qkv.heads]
-    numbers = torch.stack([torch.rand(count, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
+    numbers = torch.stack(
+        [torch.rand(count, generator=generator, dtype=torch.float64, device="cpu") for generator in of_heads]
+    )
     index = thinned.to(qkv.device).expand(qkv.h, -1)
     return _coreset(qkv, index, rounds, numbers.to(qkv.device)), numbers
 
@@ -134,17 +136,18 @@ def _coreset(qkv: QKV, index: Tensor, rounds: list[tuple[int, int, float]], numb
     k = tokens(qkv.shared_k, index).double().detach()
     v = tokens(qkv.shared_v, index).double().detach()
     v = v / unit_of(v, 2)  # the choice does not depend on their unit
-    place = torch.arange(index.shape[1], device=index.device).expand_as(index)
+    kept = torch.arange(index.shape[1], device=index.device).expand_as(index)
+    # By Cauchy and Schwarz no exponent is above this, so nothing overflows.
     shift = qkv.scale * k.square().sum(-1).amax(-1)[:, None, None, None]  # a factor of the kernel, which cancels
     bound = v.abs().amax((1, 2)).square()[:, None, None, None]  # b²
     used = 0
     for size, buckets, delta in rounds:
-        parts = [tokens(x, place).unflatten(1, (buckets, size)) for x in (k, v)]  # (h, buckets, S, p)
+        parts = [tokens(x, kept).unflatten(1, (buckets, size)) for x in (k, v)]  # (h, buckets, S, p)
         kernel = (qkv.scale * parts[0] @ parts[0].mT - shift).exp() * (parts[1] @ parts[1].mT + bound)
         pairs = size // 2 * buckets
         uniform = numbers[:, used : used + pairs].unflatten(1, (buckets, size // 2))
         coin = numbers[:, used + pairs : used + pairs + buckets]
         taken = halved(kernel, uniform, coin, delta)  # (h, buckets, S/2)
-        place = place.unflatten(1, (buckets, size)).gather(2, taken).flatten(1)
+        kept = kept.unflatten(1, (buckets, size)).gather(2, taken).flatten(1)
         used += pairs + buckets
-    return index.gather(1, place)
+    return index.gather(1, kept)

@@ -27,7 +27,7 @@ def _check(target: str, *, tau: float | None, temperature: str) -> None:
     if tau is not None and tau <= 0:
         raise UsageError(f"wildcat: tau={tau:g} is not positive")
     if tau is not None and temperature != "keys":
-        raise UsageError("wildcat: tau is the temperature itself; give tau or temperature")
+        raise UsageError("wildcat: tau is the temperature itself; give tau or temperature, not both")
 
 
 @register(
@@ -125,13 +125,17 @@ def summarised(
     G_Sj exp(a_j)``; the largest a of the head moves from R to the bias of the landmarks.
     """
     of_heads = [streams.head(head, "pivots") for head in qkv.heads]
-    numbers = torch.stack([torch.rand(d, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
+    numbers = torch.stack(
+        [torch.rand(d, generator=generator, dtype=torch.float64, device="cpu") for generator in of_heads]
+    )
     k = qkv.k.double()
     centred = k - k.mean(1, keepdim=True)
     x = centred * (qkv.scale / _squared_temperature(qkv, centred, tau, temperature))[:, None, None] ** 0.5
+    # Which keys are drawn is a choice, of which no gradient is taken.
     pivots = randomly_pivoted(x.detach(), numbers.to(qkv.device))  # (h, d)
     marks = tokens(x, pivots)
     a, of_marks = x.square().sum(-1) / 2, marks.square().sum(-1) / 2  # (h, n_k), (h, d)
+    # The diagonal of a Gaussian kernel is 1; rounding may put an exponent above 0 and make the core indefinite.
     core = (marks @ marks.mT - of_marks[:, :, None] - of_marks[:, None]).clamp(max=0).exp()
     largest = a.detach().amax(-1, keepdim=True)
     right = (marks @ x.mT - of_marks[..., None] - largest[..., None]).exp()  # G_Sj exp(a_j - largest)

@@ -108,8 +108,8 @@ def estimated(
 def near_keys(rows: Rows, sinks: int, window: int) -> Tensor:
     """Whether a key is a visible one of the first ``sinks``, or of the ``window`` up to the query, (b, n_k) bool."""
     key = torch.arange(rows.qkv.n_k, device=rows.scores.device)
-    place = rows.qkv.query_positions[rows.index, None]
-    return ((key < sinks) | ((key > place - window) & (key <= place))) & rows.visible
+    position = rows.qkv.query_positions[rows.index, None]
+    return ((key < sinks) | ((key > position - window) & (key <= position))) & rows.visible
 
 
 def marked(mask: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def magicpig(
 
     def tables_of_heads() -> list[tuple[int, float]]:
         spread = _Spread.of(qkv, *near)
-        return [one.tables(spread, d, count, tables is None) for one in hashed]
+        return [of_head.tables(spread, d, count, tables is None) for of_head in hashed]
 
     used = kept.once("tables", tables_of_heads)
 
@@ -190,16 +190,16 @@ class _Spread:
 
     @staticmethod
     def of(qkv: QKV, sinks: int, window: int) -> _Spread:
-        one = qkv.head(0)
-        index = _spread(one.n_k if one.causal else one.n_q, one.device)
-        if one.causal:  # of the whole text; their numbers are not used
-            rows = one.replace(q=one.k[:, index], positions=index)
+        head = qkv.head(0)
+        index = _spread(head.n_k if head.causal else head.n_q, head.device)
+        if head.causal:  # of the whole text; their numbers are not used
+            rows = head.replace(q=head.k[:, index], positions=index)
         else:
-            rows = one.queries(index)
-        scores = torch.zeros(rows.n_q, rows.n_k, device=one.device)
+            rows = head.queries(index)
+        scores = torch.zeros(rows.n_q, rows.n_k, device=head.device)
         if rows.visible is not None:
             scores = scores.masked_fill(rows.visible.hidden(rows.n_k), -torch.inf)
-        block = Rows(rows, 0, torch.arange(rows.n_q, device=one.device), scores, rows.v[0])
+        block = Rows(rows, 0, torch.arange(rows.n_q, device=head.device), scores, rows.v[0])
         exactly = near_keys(block, sinks, window)
         return _Spread(index, exactly, block.visible & ~exactly)
 
@@ -221,6 +221,7 @@ class _Hashed:
     @classmethod
     def of(cls, qkv: QKV, head: int, bits: int, least_hits: int) -> _Hashed:
         k = qkv.k[head].double()
+        # A mean over all keys would let later keys change earlier rows.
         centred = k - (k.mean(0) if qkv.visible is None else k[0])
         return cls(qkv.q[head].double(), centred, qkv.causal, bits, least_hits)
 
@@ -231,6 +232,7 @@ class _Hashed:
     def tables(self, spread: _Spread, d: int, most: int, free: bool) -> tuple[int, float]:
         """L and its expected number of used keys. L is ``most``, or if ``free`` the largest one with at most d keys."""
         if self.causal:
+            # At a right angle half of all hyperplanes separate query and key.
             collision = torch.full(spread.exactly.shape, 0.5**self.bits, dtype=torch.float64, device=self.q.device)
         else:
             collision = self._collision(spread.index).detach()

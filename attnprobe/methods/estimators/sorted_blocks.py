@@ -57,10 +57,11 @@ class SortedBlocks:
         rotations = torch.stack(drawn)
         of_q, of_k = (sign_codes(x, rotations[:, 0]).argsort(stable=True) for x in (qkv.q, qkv.k))
         count = -(-qkv.n_k // size)
-        by_place = torch.arange(qkv.n_q, device=qkv.device) * count // qkv.n_q
-        of_query = torch.empty_like(of_q).scatter_(1, of_q, by_place.expand_as(of_q))
-        by_place = torch.arange(qkv.n_k, device=qkv.device) // size
-        of_key = torch.empty_like(of_k).scatter_(1, of_k, by_place.expand_as(of_k))
+        # Rank i of n_q ranks belongs to block ⌊i m/n_q⌋, so all m blocks of keys get queries for any n_q.
+        by_rank = torch.arange(qkv.n_q, device=qkv.device) * count // qkv.n_q
+        of_query = torch.empty_like(of_q).scatter_(1, of_q, by_rank.expand_as(of_q))
+        by_rank = torch.arange(qkv.n_k, device=qkv.device) // size
+        of_key = torch.empty_like(of_k).scatter_(1, of_k, by_rank.expand_as(of_k))
         keys = torch.nn.functional.pad(of_k, (0, count * size - qkv.n_k), value=-1).unflatten(1, (count, size))
         return cls(rotations, of_query, of_key, keys)
 

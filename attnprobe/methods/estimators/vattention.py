@@ -127,6 +127,7 @@ def vattention(
     """
     exact_keys = int(heavy * d)
     law = _Law(d - exact_keys, epsilon, delta, verify, moments, quantile, most)
+    # Sinks and window leave room for the largest scores, also at a small d.
     first = min(sinks, d // QUARTER, exact_keys // 2)
     last = min(window, d // QUARTER, exact_keys - first)
 
@@ -206,9 +207,9 @@ def _places(qkv: QKV) -> Tensor:
     """
     earlier: Counter[int] = Counter()
     before, places = qkv.label.get("step", 0), []
-    for place in qkv.query_positions.tolist():
-        places.append(place + ((before + earlier[place]) << PLACES))
-        earlier[place] += 1
+    for position in qkv.query_positions.tolist():
+        places.append(position + ((before + earlier[position]) << PLACES))
+        earlier[position] += 1
     return mixed(torch.tensor(places, device="cpu"))
 
 
@@ -230,6 +231,7 @@ class _Law:
         if self.epsilon is None:
             return least, torch.zeros_like(size, dtype=torch.bool)
         epsilon, delta = (self.epsilon, self.delta)
+        # Both bounds must hold at once: each may fail with half of δ (a union bound), and errors of a quotient add.
         if self.verify == "out":
             epsilon, delta = epsilon / (2 + epsilon), delta / 2
         z = NormalDist().inv_cdf(1 - delta / (2 if self.quantile == "two-sided" else 1))

@@ -162,6 +162,7 @@ def projection(
     if orthogonal:
         basis, r = torch.linalg.qr(directions)
         if qr == "haar":
+            # Signs of r depend on the QR algorithm; with a positive diagonal the factorisation is unique, so Haar.
             basis = basis * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
         length = norms.norm(dim=-1) if scaling == "chi" else torch.full_like(norms[..., 0], p**0.5)
         directions = basis.mT * length[..., None]

@@ -38,6 +38,7 @@ def rotations(streams: Streams, qkv: QKV, rounds: int, rows: int, width: int) ->
     out = torch.empty(qkv.h, rounds, rows, width, dtype=torch.float64, device="cpu")
     for of_head, head in zip(out, qkv.heads, strict=True):
         for turn, numbers in enumerate(of_head):
+            # More rounds then add draws and change none, so that errors of nested rounds can be compared.
             generator = streams.head(head, "rotations", str(turn))
             torch.randn(rows, width, generator=generator, dtype=torch.float64, device="cpu", out=numbers)
     return out

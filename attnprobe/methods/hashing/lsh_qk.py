@@ -117,6 +117,7 @@ def lsh_qk(
         visited += (shown >= 0).sum((1, 2))
         for earlier in range(turn):
             of_shown = torch.gather(of_key[:, earlier], 1, shown.clamp(min=0).flatten(1)).view_as(shown)
+            # A key that its chunk showed in an earlier round is dropped by chunk numbers: to sort each row costs more.
             back = (of_query[:, earlier, :, None] - of_shown) % len(sizes)
             shown = shown.masked_fill(back <= 1, -1)  # these keys are in an earlier round
         queries = torch.full((qkv.h, len(sizes) * widest), -1, device=qkv.device)
@@ -124,6 +125,7 @@ def lsh_qk(
         block = block_scores(q, qkv.k, queries.unflatten(1, (-1, widest)), window)  # (h, m, w, 2 c)
         index[..., turn * width : (turn + 1) * width] = shown
         scores.append(tokens(block.flatten(1, 2), place[:, turn]))
+    # Tensors of n · d numbers are freed as soon as they are used: at a long text each is gigabytes.
     del shown
     logit = torch.cat(scores, 2)  # (h, n_q, 2 c · rounds)
     del scores

@@ -194,6 +194,7 @@ def _shift(a: Tensor, g: Tensor) -> Tensor:
 
     d, ga = a.shape[-1], g @ a
     missing = d - trace(ga)
+    # tr(G A A) without a third product of matrices.
     left = trace(a) - (ga * a.mT).sum((-2, -1))
     vague = missing.abs() < CLOSE * d
     return torch.where(vague, torch.zeros_like(left), left / torch.where(vague, 1.0, missing)).clamp(min=0)

@@ -61,6 +61,7 @@ def sampled_key_mass(
     ordered = torch.gather(indices, 1, order)
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    # A key that was drawn twice would count twice, and the bound would no longer be below D.
     is_first = torch.zeros_like(first).scatter(1, order, first)
     key = torch.where(is_first & (indices >= n_q), indices - n_q, torch.full_like(indices, -1))  # (h, d)
     half = (k * k).sum(-1) * (scale / 2)  # (h, n_k)

@@ -170,9 +170,10 @@ def skyformer(
         options = {"inverse": inverse, "gamma": gamma, "n_iter": n_iter, "z0": z0, "rtol": rtol}
         options |= {"sampler": sampler, "share_heads": share_heads}
         summarise = partial(_summarised, d=d, gaussian=target == "gaussian", **options)
-        own = qkv.replace(scale=scale)
-        return dyadic(own, d, streams, summarise, queries=True, gaussian=target == "gaussian")
+        scaled_inputs = qkv.replace(scale=scale)
+        return dyadic(scaled_inputs, d, streams, summarise, queries=True, gaussian=target == "gaussian")
     q, k = qkv.q, qkv.k
+    # The inverse of the core is at most 1/γ large, so with a larger ridge the rounding of L and R stays small.
     if gamma**2 < torch.finfo(qkv.dtype).eps:
         q, k = q.double(), k.double()
     if center_keys:
@@ -182,6 +183,7 @@ def skyformer(
     middle, cores, inverses = _invert(core, inverse, gamma, n_iter, z0, rtol)
     middle = [factor.to(q) for factor in middle]
     used = distinct(draws["indices"]) if "indices" in draws else per_head(qkv.h, d)  # distinct landmarks
+    # Schulz inverts the scaled core; its residual on the core itself would mix in the scaling.
     solved = ("scaled", "scaled") if inverse == "schulz" else ("core", "core")
     diagnostics = {
         "inverse_residual": residual(cores[solved[0]], inverses[solved[1]]),
@@ -195,6 +197,7 @@ def skyformer(
         return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
     half = _half(landmarks, scale)  # (h, d)
+    # In the Gaussian form log κ lacks -‖q‖² s/2 for softmax: that factor of a row cancels in the normalisation.
     left = product(q, (scale * landmarks).mT).sub_(half[:, None, :])  # log(E_Q L), (h, n_q, d)
     row_shift = left.detach().amax(-1)  # (h, n_q); the shifts cancel, and so would their gradients
     left = left.sub_(row_shift[..., None]).exp_()

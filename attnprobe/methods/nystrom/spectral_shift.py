@@ -67,6 +67,7 @@ def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") ->
             parts = h, h.T @ matrix @ t, t.T
         else:
             matrix = lifted(alone)
+            # Norms of columns differ by orders of magnitude, and would decide the rank that rounding leaves.
             h = span(_unit(matrix[:, order[:d].to(qkv.device)]))
             parts = h[:n_q], h.T @ matrix @ h, h[n_q:].T
         for factors, part in zip((left, middle, right), parts, strict=True):

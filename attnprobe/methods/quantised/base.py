@@ -62,6 +62,7 @@ class Side:
         name = f"{self.word}_{name}"
         if name in self.drawn:
             return self.drawn[name]
+        # Query heads of one KV head read one cache, so they must have the same draws.
         of_head = {head: make(self.streams.head(head, name)) for head in dict.fromkeys(self.heads)}
         self.drawn[name] = torch.stack([of_head[head] for head in self.heads])
         return self.drawn[name]
@@ -91,11 +92,11 @@ class Format:
 
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The options of a method with this format: the shared ones, and the law's own."""
-        given = {"of": ("kv", Of), "exact": (self.exact, int), "pre_rope": (False, bool)}
+        shared_options = {"of": ("kv", Of), "exact": (self.exact, int), "pre_rope": (False, bool)}
         kind = inspect.Parameter.KEYWORD_ONLY
         shared = {
             name: inspect.Parameter(name, kind, default=default, annotation=hint)
-            for name, (default, hint) in given.items()
+            for name, (default, hint) in shared_options.items()
         }
         return {**self.options, **shared}
 
@@ -233,6 +234,7 @@ class Coder:
         Raises:
             Unsupported: a vector, or a scale, is beyond the range of the format or of the dtype.
         """
+        # Codes are steps, of which no gradient is taken, and engines compute them in float32.
         narrow = x.detach().float()
         if self.turns is None:
             read = self.stated.law(narrow, self.side, **self.options)

@@ -110,10 +110,10 @@ class _Parts:
         self.policy, self.entry = policy, entry
         self.defaults = {name: parameter.default for name, parameter in entry.format.parameters().items()}
 
-    def options(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def options(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Those of the policy that are given, and all of the format."""
-        of_policy = {name: value for name, value in given.items() if name not in self.defaults}
-        return of_policy, self.defaults | {name: value for name, value in given.items() if name in self.defaults}
+        of_policy = {name: value for name, value in options.items() if name not in self.defaults}
+        return of_policy, self.defaults | {name: value for name, value in options.items() if name in self.defaults}
 
     def check(self, target: str, **options: Any) -> None:
         of_policy, of_format = self.options(options)
@@ -158,9 +158,11 @@ def _attend_to_sets(
         absent = (kept < 0)[:, :, None]
         k, v, read_k, read_v = _read_sets(qkv, kept, coders)
         q = qkv.q[:, rows].unflatten(1, (kept.shape[1], -1)) * qkv.scale  # (h, m, r, p)
-        place = position[rows].unflatten(0, (kept.shape[1], -1))  # (m, r)
+        positions = position[rows].unflatten(0, (kept.shape[1], -1))  # (m, r)
         before = (
-            ~absent & (kept[:, :, None] <= place[..., None]) if qkv.causal else ~absent.expand(-1, -1, q.shape[2], -1)
+            ~absent & (kept[:, :, None] <= positions[..., None])
+            if qkv.causal
+            else ~absent.expand(-1, -1, q.shape[2], -1)
         )
         first = first_exact(before.sum(-1), stated, options)  # (h, m, r)
         recent = torch.arange(kept.shape[2], device=kept.device) >= first[..., None]
@@ -192,6 +194,7 @@ def _read_sets(qkv: QKV, kept: Tensor, coders: Mapping[str, Coder]) -> tuple[Ten
         axis: tokens(x, kept.flatten(1)).unflatten(1, kept.shape[1:]).masked_fill(empty, 0)
         for axis, x in (("k", qkv.shared_k), ("v", qkv.shared_v))
     }
+    # Empty slots are zeros here, so they widen no scale beyond the token's own.
     read = {axis: coders[axis](x, places) if axis in coders else x for axis, x in exact.items()}
     return exact["k"], exact["v"], read["k"], read["v"]
 

@@ -55,4 +55,5 @@ def fp8(
     axes = {"head": (-2, -1), "tensor": (0, -2, -1), "token": (-1,)}[scale]
     step = x.abs().amax(axes, keepdim=True) / largest
     codes = x / step.masked_fill(inverse_of(step) == 0, torch.inf)  # 0 where all numbers are, or nearly
+    # The quotient may round above the largest number, which float8 would turn into NaN.
     return codes.clamp(-largest, largest).to(kind).float() * step

@@ -30,6 +30,7 @@ def _by_largest(x: Tensor, bits: int) -> Tensor:
     blocks, half = in_blocks(x, BLOCK), 2 ** (bits - 1)
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))  # the first of several
     step = largest / -half
+    # GGML multiplies by the reciprocal and truncates, which rounds other codes than a division would.
     codes = (blocks * inverse_of(step) + (half + 0.5)).trunc().clamp(0, 2 * half - 1)
     return of_blocks((codes - half) * step.half().float(), x.shape[-1])
 

@@ -22,8 +22,8 @@ LARGEST_SCALE = torch.finfo(torch.float8_e4m3fn).max
 
 def _e2m1(x: Tensor, ends: Sequence[float]) -> Tensor:
     """The e2m1 number of each number: the one in whose cell it is, with ``ends`` of cells that belong to the lower."""
-    place = torch.bucketize(x.abs().double(), torch.tensor(ends, dtype=torch.float64, device=x.device))
-    return torch.tensor(E2M1, device=x.device)[place].copysign(x)
+    cell = torch.bucketize(x.abs().double(), torch.tensor(ends, dtype=torch.float64, device=x.device))
+    return torch.tensor(E2M1, device=x.device)[cell].copysign(x)
 
 
 @cache_format(
@@ -48,6 +48,7 @@ def mxfp4(x: Tensor, side: Side) -> Tensor:
     blocks = in_blocks(x, MX_BLOCK)
     largest = blocks.abs().amax(-1, keepdim=True)
     exponent = largest.double().log2().float().floor() - 2  # rounded to float32 before the floor, as in GGML
+    # E8M0, the type of the scale, has no smaller exponent.
     step = torch.exp2(exponent.clamp(min=-127))
     return of_blocks(_e2m1(blocks / step, TO_SMALL) * step, x.shape[-1])
 

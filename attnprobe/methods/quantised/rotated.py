@@ -35,7 +35,7 @@ def rotated_format(entry: Method) -> Method:
     """
     stated = entry.format
     if stated is None or entry.compress is not None:
-        raise UsageError(f"rotated:{entry.name}: {entry.name} is no format; choose one such as rotated:q4_0")
+        raise UsageError(f"rotated:{entry.name}: {entry.name} is not a format; choose one such as rotated:q4_0")
     if "rotation" in stated.options:
         raise UsageError(f"rotated:{entry.name}: {entry.name} rotates vectors itself; leave rotated: out")
     name = f"rotated:{entry.name}"

@@ -75,6 +75,7 @@ def _quantised(x: Tensor, matrix: Tensor, bits: int) -> Tensor:
     """``x̂`` of the variant ``mse``, in float64."""
     size, root = x.norm(dim=-1, keepdim=True), x.shape[-1] ** 0.5
     levels = torch.tensor(lloyd_max(bits), dtype=x.dtype, device=x.device)
+    # Times √p, because the levels are those of N(0, 1) and coordinates are N(0, 1/p).
     unit = rotated(x / size.masked_fill(size == 0, 1.0), matrix) * root
     codes = torch.bucketize(unit, (levels[1:] + levels[:-1]) / 2)
     return rotated(levels[codes], matrix, back=True) * (size.half().double() / root)

@@ -49,6 +49,7 @@ def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Appro
         Unsupported: n above 2048, or d above n.
     """
     left, right = [], []
+    # Head by head: a dense float64 matrix of every head at once would take h times the memory.
     for head in qkv.heads:
         u, s, w = torch.linalg.svd(exact(qkv.select([head]).to(dtype=torch.float64), target).dense()[0])
         left.append(u[:, :d] * s[:d])

@@ -170,6 +170,7 @@ def _pilot_rows(qkv: QKV, pilots: Tensor) -> tuple[Tensor, Tensor]:
     for heads, start, stop in head_blocks(exact, pilots.shape[1]):
         b = torch.softmax(exact.scores(heads, start, stop), -1)  # (heads, b, n_k)
         b_j[heads, start:stop] = b.to(qkv.dtype)
+        # Blocks of rows add their squares; hypot does not underflow where a square would.
         norms[heads] = torch.hypot(norms[heads], b.norm(dim=1)) if start else b.norm(dim=1)
     return b_j, norms
 

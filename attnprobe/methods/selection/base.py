@@ -148,6 +148,7 @@ def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, cau
     later = number > own[:, None] if causal else torch.zeros_like(number, dtype=torch.bool)
     scores = scores.masked_fill(later | (number == own[:, None]), float("-inf"))
     seen = position + 1 if causal else torch.full_like(position, n_k)
+    # Only the own page is partly visible: its visible keys alone count against d.
     of_own = torch.minimum(seen - own * page, torch.full_like(seen, page))
     others = ((d - of_own) // page).clamp(min=0)
     others = torch.where(seen <= d, torch.full_like(others, pages), others)
@@ -180,17 +181,17 @@ def row_pages(
     return torch.cat(chosen, 1)
 
 
-def page_means(x: Tensor, page: int, place: Tensor | None = None) -> Tensor:
+def page_means(x: Tensor, page: int, position: Tensor | None = None) -> Tensor:
     """The mean of the tokens of ``x`` (h, n, p) in each page, (h, pages, p); 0 for a page without tokens.
 
     Args:
         place: the number of each token in the text, (n,) int64; None is 0 … n - 1.
     """
-    place = torch.arange(x.shape[1], device=x.device) if place is None else place
-    pages = int(place.max()) // page + 1
+    position = torch.arange(x.shape[1], device=x.device) if position is None else position
+    pages = int(position.max()) // page + 1
     with ordered_sums(x.device):
-        sums = x.new_zeros(len(x), pages, x.shape[2]).index_add_(1, place // page, x)
-    counts = torch.bincount(place // page, minlength=pages).clamp(min=1)
+        sums = x.new_zeros(len(x), pages, x.shape[2]).index_add_(1, position // page, x)
+    counts = torch.bincount(position // page, minlength=pages).clamp(min=1)
     return sums / counts[:, None].to(x.dtype)
 
 

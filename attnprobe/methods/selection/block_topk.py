@@ -49,9 +49,9 @@ def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", b
     Raises:
         Unsupported: d above n_k. UsageError: ``block`` below 1.
     """
-    given = observed(qkv)
-    queries = page_means(given.q, block, given.query_positions)  # (h, block rows, p)
-    means = page_means(given.k, block).mT  # (h, p, blocks)
+    inputs = observed(qkv)
+    queries = page_means(inputs.q, block, inputs.query_positions)  # (h, block rows, p)
+    means = page_means(inputs.k, block).mT  # (h, p, blocks)
     last = last_of_blocks(queries.shape[1], block, qkv)
     pages = row_pages(qkv, d, block, queries, last, lambda q: q @ means)
     index, group = of_block_rows(qkv, pages, block)

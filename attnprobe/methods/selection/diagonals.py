@@ -26,13 +26,14 @@ def columns_and_diagonals(
     probe = weights.shape[1]
     key = torch.arange(qkv.n_k, device=qkv.device)
     columns = _best(weights.sum(1), key < first, vertical, mass * probe if mass < 1 else None)  # (h, v)
-    place = torch.arange(2 * qkv.n_k - 1, device=qkv.device)
-    offset = (place + 1) // 2 * (2 * (place % 2) - 1)  # 0, 1, -1, 2, -2 …: the nearest first
+    rank = torch.arange(2 * qkv.n_k - 1, device=qkv.device)
+    offset = (rank + 1) // 2 * (2 * (rank % 2) - 1)  # 0, 1, -1, 2, -2 …: the nearest first
     distance = position[:, None] - key  # (probe, n_k)
     diagonal = 2 * distance.abs() - (distance > 0).long()  # its place
     with ordered_sums(qkv.device):
         of_diagonal = weights.new_zeros(qkv.h, len(offset)).index_add_(1, diagonal.flatten(), weights.flatten(1))
     if qkv.causal:
+        # Diagonals after the row are hidden keys; -∞ keeps them behind any diagonal of weight 0.
         of_diagonal = of_diagonal.masked_fill(offset < 0, float("-inf"))
     near_first = (offset.abs() < near) & ((offset >= 0) | (not qkv.causal))
     slashes = _best(of_diagonal, near_first, slash, mass * probe if mass < 1 else None)
@@ -45,9 +46,9 @@ def columns_and_diagonals(
 
 def _best(weight: Tensor, forced: Tensor, count: int, enough: float | None) -> Tensor:
     """The places with the largest weights, forced ones first, until they hold ``enough``, (h, u); -1 is none."""
-    place = largest_scores(weight.masked_fill(forced, float("inf")), count)[1]
+    best = largest_scores(weight.masked_fill(forced, float("inf")), count)[1]
     if enough is None:
-        return place
-    some = place.clamp(min=0)
-    held = weight.gather(1, some)
-    return place.masked_fill((held.cumsum(1) - held >= enough) & ~forced.expand_as(weight).gather(1, some), -1)
+        return best
+    slots = best.clamp(min=0)
+    held = weight.gather(1, slots)
+    return best.masked_fill((held.cumsum(1) - held >= enough) & ~forced.expand_as(weight).gather(1, slots), -1)

@@ -55,5 +55,6 @@ def dsa_oracle(
             weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
             index[:, start:stop] = largest_scores(joint(weights, qkv, sets), d, above=0.0)[1]
     approx = attend(qkv, Selection(index, 1, float(qkv.entries)))
+    # The oracle scores all keys, and says so; its indexer would score them in few dimensions.
     approx.diagnostics["visited"].fill_(qkv.entries)
     return approx

@@ -105,8 +105,8 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         facts |= {"heads": json.dumps(list(qkv.heads)), "heads_of": "query"}
         for fact, value in facts.items():
             if metadata.setdefault(fact, value) != value:
-                given, others = cut(value or "in a row"), cut(metadata[fact] or "in a row")
-                raise UsageError(f"selection: {name} has {fact}={given}, others {others}: write two files")
+                new, earlier = cut(value or "in a row"), cut(metadata[fact] or "in a row")
+                raise UsageError(f"selection: {name} has {fact}={new}, others {earlier}: write two files")
     if not metadata.get("positions"):
         metadata.pop("positions", None)
     with writing(path), replacing(path_of(path)) as temporary:
@@ -201,8 +201,9 @@ def _tensors(path: Path, qkv: QKV) -> dict[str, Tensor]:
     """The tensors of the layer and window of ``qkv`` by their last names."""
     with _opened(path) as file:
         names = list(file.keys())
-        place = f"layer{qkv.layer}.window{qkv.window}."
-        prefix = place if any(name.startswith(place) for name in names) else ""
+        here = f"layer{qkv.layer}.window{qkv.window}."
+        # Files of one layer may name their tensors without a layer and window.
+        prefix = here if any(name.startswith(here) for name in names) else ""
         tensors = {kind: file.get_tensor(prefix + kind) for kind in STORED if prefix + kind in names}
     if ("indices" in tensors) == ("blocks" in tensors):
         raise Unsupported(f"{path.name}: it needs either indices or blocks of layer {qkv.layer}, window {qkv.window}")
@@ -241,12 +242,12 @@ def _of_heads(path: Path, tensor: Tensor, metadata: SelectionMetadata, qkv: QKV)
             f"{path.name}: its heads {numbers} can be query heads or KV heads; write heads_of, query or kv, into its "
             "metadata"
         )
-    places = {number: place for place, number in enumerate(numbers)}
+    row_of = {number: row for row, number in enumerate(numbers)}
     wanted = qkv.kv_numbers if kind == "kv" else qkv.heads
-    missing = [number for number in wanted if number not in places]
+    missing = [number for number in wanted if number not in row_of]
     if missing:
         raise Unsupported(f"{path.name}: it has no sets of {'KV ' if kind == 'kv' else ''}head {missing[0]}")
-    return tensor[[places[number] for number in wanted]]
+    return tensor[[row_of[number] for number in wanted]]
 
 
 def _check_keys(path: Path, keys: Tensor, qkv: QKV) -> None:
@@ -289,6 +290,7 @@ def _weighted(path: Path, approx: Approximation, qkv: QKV, weights: Tensor, kind
     if kind == "log_bias" and (weights.isnan() | (weights == float("inf")))[used].any():
         raise Unsupported(f"{path.name}: a log_bias is NaN or infinite")
     log_factor = (-weights.log() if kind == "probability" else weights).masked_fill(~used, float("-inf"))
+    # The largest factor of a row is moved out before exp, so that biases of any size do not overflow.
     shift = log_factor.amax(-1, keepdim=True)
     shift = shift.masked_fill(shift == float("-inf"), 0)
     scaled = operator.weight * (log_factor - shift).exp()

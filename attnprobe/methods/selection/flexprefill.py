@@ -92,17 +92,17 @@ def flexprefill(
     Raises:
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
     """
-    given = observed(qkv)
-    probe = last_queries(given, block)
+    inputs = observed(qkv)
+    probe = last_queries(inputs, block)
     weights = exact(probe).rows(0, probe.n_q)
     lines = columns_and_diagonals(qkv, weights, probe.query_positions, d // 2, d - d // 2, 1, 1, mass)
-    means = page_means(given.k, block)
+    means = page_means(inputs.k, block)
     of_probe = _block_softmax(probe.q.mean(1, keepdim=True), means, qkv.scale)[:, 0]
     blocks = torch.arange(qkv.n_k, device=qkv.device) // block
     with ordered_sums(qkv.device):
         true = weights.new_zeros(len(weights), means.shape[1]).index_add_(1, blocks, weights.mean(1))
     has_blocks = _distance(true, of_probe) < tau
-    pages = _pooled_blocks(given, means, d, block, mass)
+    pages = _pooled_blocks(inputs, means, d, block, mass)
     keys = keys_of_pages(pages, block, qkv.n_k)[:, qkv.query_positions // block]
     rows = last_of_blocks(pages.shape[1], block, qkv)
     width = max(lines.shape[2], keys.shape[2])
@@ -128,13 +128,14 @@ def _pooled_blocks(qkv: QKV, means: Tensor, d: int, block: int, mass: float) -> 
     """The blocks of each block row, those with the largest weights of all block rows together, (h, block rows, m)."""
     queries = page_means(qkv.q, block, qkv.query_positions)
     row, column = (torch.arange(size, device=qkv.device) for size in (queries.shape[1], means.shape[1]))
-    given = torch.bincount(qkv.query_positions // block, minlength=len(row)) > 0  # block rows with queries
+    has_queries = torch.bincount(qkv.query_positions // block, minlength=len(row)) > 0  # block rows with queries
     hidden = (column > row[:, None]) & qkv.causal
-    weights = _block_softmax(queries, means, qkv.scale, hidden) * given[:, None]
+    weights = _block_softmax(queries, means, qkv.scale, hidden) * has_queries[:, None]
     largest, order = weights.flatten(1).sort(dim=1, descending=True, stable=True)
     before = largest.cumsum(1) - largest
-    enough = (before >= mass * given.sum()) & (mass < 1)
+    enough = (before >= mass * has_queries.sum()) & (mass < 1)
     selected = torch.ones_like(enough).scatter_(1, order, ~enough).view(weights.shape)
     own = column == row[:, None]
+    # A weight is at most 1, so 2 puts the own block first.
     chosen = largest_scores(weights.masked_fill(own, 2.0), max(1, d // block))[1]
     return chosen.masked_fill(~((selected | own) & ~hidden).gather(2, chosen), -1)

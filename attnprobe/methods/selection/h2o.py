@@ -77,6 +77,7 @@ def h2o(
     def score(observed: QKV, end: int) -> Tensor:
         nonlocal done
         if observe is None:
+            # Segments follow each other, so only the rows of new queries are computed, once for all budgets.
             total.add_(kept.once((done, observed.n_q), partial(_sums_of, observed, done)))
             done = observed.n_q
         sums = total if observe is None else _column_sums(observed)

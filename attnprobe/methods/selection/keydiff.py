@@ -49,6 +49,7 @@ def keydiff(
     """
     numbers = working(qkv)
     k = numbers.shared_k
+    # The unit cancels in a cosine, and keeps squares of large keys finite.
     unit = functional.normalize(k / unit_of(k), dim=-1)  # (h_kv, n_k, p)
 
     def score(observed: QKV, end: int) -> Tensor:

@@ -131,6 +131,7 @@ def _with_means(qkv: QKV, exact: Approximation, scores: Tensor, block: int) -> A
     block_of_key = torch.arange(qkv.n_k, device=qkv.device) // block
     sizes = torch.bincount(block_of_key).to(scores.dtype)
     taken = torch.zeros_like(scores).scatter_add_(2, keys.clamp(min=0) // block, (keys >= 0).to(scores.dtype))
+    # A block whose keys are all exact has the bias ln 0 = -∞, and no weight.
     logits = scores + (sizes - taken).log()
     every = torch.cat([exact.log_normalizer()[..., None].to(scores.dtype), logits], -1)
     share = every.softmax(-1).to(qkv.dtype)  # of the exact keys, and of each mean

@@ -69,6 +69,7 @@ def quest(
     low, high = keys.amin(2).mT, keys.amax(2).mT  # (h, p, pages)
 
     def bounds(q: Tensor) -> Tensor:
+        # The larger product of a coordinate is with the upper end if it is positive: two products, no maximum of all.
         return shared(q.clamp(min=0) @ high + q.clamp(max=0) @ low, qkv, share)
 
     chosen = row_pages(qkv, d, page, numbers.q, qkv.query_positions, bounds)

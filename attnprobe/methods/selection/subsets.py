@@ -75,6 +75,7 @@ def allocated(scores: Tensor, room: int, qkv: QKV, sets: AnySets, allocation: Al
     rows = rows_of_sets(qkv, sets)
     of_sets = scores[[of_set[0] for of_set in rows]]
     own = largest_scores(of_sets, ceil(LEAST * room))[1]
+    # Infinite scores keep what each set has safe; the rest of all sets competes for what is left.
     pooled = of_sets.scatter(1, own, float("inf")).flatten()
     best = largest_scores(pooled, len(of_sets) * room)[1]
     keeps = torch.zeros_like(pooled, dtype=torch.bool).index_fill(0, best, True).view_as(of_sets)
@@ -168,21 +169,21 @@ def subset(
     def best(scores: Tensor, room: int) -> Tensor:
         return allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
 
-    given = qkv.complete()
-    if given is None:
+    complete = qkv.complete()
+    if complete is None:
         if not qkv.causal and qkv.positions is not None and observe != 0:
             raise Unsupported(f"keys are chosen by queries of the text, and {NOT_GIVEN}")
-        given = qkv
+        complete = qkv
     if not qkv.causal:
-        observed = given
+        observed = complete
         if observe is not None:
-            observed = _queries(given, torch.arange(max(0, given.n_q - observe), given.n_q, device="cpu"))
+            observed = _queries(complete, torch.arange(max(0, complete.n_q - observe), complete.n_q, device="cpu"))
         scores = joint(score(observed, qkv.n_k), qkv, sets)
         return Selection(best(scores, d)[:, None], qkv.n_q, scored(observed, qkv.n_k))
     size = min(every, -(-d // 2))
     position = qkv.query_positions.cpu()
     numbers = (position // size).unique().tolist()
-    place_of = given.query_positions.cpu()
+    position_of = complete.query_positions.cpu()
     selected, cost = [], 0.0  # the keys before each segment
     for number in numbers:
         end = number * size
@@ -190,22 +191,23 @@ def subset(
             selected.append(torch.empty(qkv.h, 0, dtype=torch.int64, device=qkv.device))
             continue
         least = 0 if observe is None else max(0, end - observe)
-        rows = ((place_of >= least) & (place_of < end)).nonzero()[:, 0]
+        rows = ((position_of >= least) & (position_of < end)).nonzero()[:, 0]
         if len(rows) < end - least:
             raise Unsupported(
                 f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given: "
                 f"{NOT_GIVEN}"
             )
-        observed = _queries(given, rows)
+        observed = _queries(complete, rows)
         scores = joint(score(observed, end), qkv, sets)
         cost += scored(observed, end)
         selected.append(best(scores, d - size))
+    # With `ada` a head may have more than d keys.
     width = max(d, size + max(keys.shape[1] for keys in selected))
     index = torch.full((qkv.h, len(numbers), width), -1, device=qkv.device)
-    for place, (number, keys) in enumerate(zip(numbers, selected, strict=True)):
+    for segment, (number, keys) in enumerate(zip(numbers, selected, strict=True)):
         own = torch.arange(number * size, min((number + 1) * size, qkv.n_k), device=qkv.device)
-        index[:, place, : keys.shape[1]] = keys
-        index[:, place, width - len(own) :] = own
+        index[:, segment, : keys.shape[1]] = keys
+        index[:, segment, width - len(own) :] = own
     if fills_blocks(qkv, size):
         return Selection(index, size, cost)
     of_row = torch.bucketize(position // size, torch.tensor(numbers, device="cpu"))
@@ -223,19 +225,19 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
     Raises:
         Unsupported: the queries of all tokens are not given.
     """
-    given = qkv.complete()
-    if given is None:
+    complete = qkv.complete()
+    if complete is None:
         raise Unsupported(f"keys are evicted token by token, and {NOT_GIVEN}; choose streaming=false")
     rows = rows_of_sets(qkv, sets)
     share = len(rows[0])
     if [*chain(*rows)] != [*range(qkv.h)] or {*map(len, rows)} != {share}:  # of a part of the heads
         index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
         for of_set in rows:
-            one = qkv.select([qkv.heads[row] for row in of_set])
-            index[of_set] = streamed(one, d, recent, accumulate=accumulate, sets=sets).index
+            of_heads = qkv.select([qkv.heads[row] for row in of_set])
+            index[of_set] = streamed(of_heads, d, recent, accumulate=accumulate, sets=sets).index
         return Selection(index, 1, 0.0)
     row_of = {place: row for row, place in enumerate(qkv.query_positions.tolist())}
-    k, queries = (x.detach().transpose(0, 1) for x in (qkv.k, given.q))  # (n, h, p)
+    k, queries = (x.detach().transpose(0, 1) for x in (qkv.k, complete.q))  # (n, h, p)
     cache = torch.full((qkv.h // share, d), -1, device=qkv.device)  # of each set
     keys = k.new_zeros(qkv.h * d, qkv.p)  # of the tokens in the cache of each head
     keys_of_heads = keys.view(qkv.h, d, -1).mT
@@ -246,6 +248,7 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
         if i < d:
             slot = torch.full((qkv.h // share, 1), i, device=qkv.device)
         else:
+            # Keys are evicted before the new one is scored, so it cannot evict itself.
             older = weights.masked_fill(cache >= i - recent, float("inf")) if recent else weights
             slot = older.argmin(1, keepdim=True)
         cache.scatter_(1, slot, i)

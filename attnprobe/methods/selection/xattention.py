@@ -23,7 +23,7 @@ from .base import ROWS, Selection, attend, observed, of_block_rows, pages_seen, 
 def _check(target: str, *, stride: int, block: int, mass: float) -> None:
     at_least("xattention", 1, "stride", "block")(target, stride=stride, block=block)
     if block % stride:
-        raise UsageError(f"xattention: block={block} is no multiple of stride={stride}")
+        raise UsageError(f"xattention: block={block} is not a multiple of stride={stride}")
     if not 0 < mass <= 1:
         raise UsageError(f"xattention: mass={mass} is not in (0, 1]")
 
@@ -71,8 +71,8 @@ def xattention(
     Raises:
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
     """
-    given = observed(qkv)
-    estimate = _block_mass(given, stride, block)  # (h, block rows, blocks)
+    inputs = observed(qkv)
+    estimate = _block_mass(inputs, stride, block)  # (h, block rows, blocks)
     row, column = (torch.arange(size, device=qkv.device) for size in estimate.shape[1:])
     forced = ((column == 0) | (column == row[:, None])).expand_as(estimate)
     order = largest_scores(estimate.masked_fill(forced, 2.0), max(2, d // block))[1]
@@ -82,7 +82,7 @@ def xattention(
     if qkv.causal:
         selected &= order <= row[:, None]
     index, group = of_block_rows(qkv, order.masked_fill(~selected, -1), block)
-    return attend(qkv, Selection(index, group, pages_seen(given, stride, given.query_positions)))
+    return attend(qkv, Selection(index, group, pages_seen(inputs, stride, inputs.query_positions)))
 
 
 @full_precision()
@@ -95,6 +95,7 @@ def _block_mass(qkv: QKV, stride: int, block: int) -> Tensor:
     query = torch.arange(qkv.n_q, device=qkv.device)
     of_token = query.new_full((len(token),), qkv.n_q).scatter_reduce_(0, of_query, query, "amin")  # its first query
     queries = qkv.q.new_zeros(qkv.h, cells * stride, qkv.p).index_copy(1, token, qkv.q[:, of_token])
+    # Reversed within a cell, so that one product of flattened cells sums along antidiagonals.
     queries = queries.unflatten(1, (cells, stride)).flip(2)
     present = torch.bincount(token // stride, minlength=cells)
     total = qkv.q.new_zeros(qkv.h, cells * stride // block + 1, -(-qkv.n_k // block))

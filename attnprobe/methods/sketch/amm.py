@@ -84,6 +84,7 @@ def amm(
         weights = weights * _column_norms(tokens(q, draws["pilot_rows"].to(q.device)), k, qkv.scale)
     elif p == "optimal":
         weights = weights * _column_norms(q, k, qkv.scale)
+    # A head whose values are all zero has nothing to prefer.
     weights = torch.where((weights > 0).any(-1, keepdim=True), weights, torch.ones_like(weights))  # (h, n_k)
     of_heads = zip(weights.detach().cpu(), qkv.heads, strict=True)
     drawn = [weighted_with_replacement(of_head, d, streams.head(head, "columns")) for of_head, head in of_heads]

@@ -69,6 +69,7 @@ def linformer(
     draws = {"sketch": _draw(qkv, d, streams, "sketch", std, share_heads)}
     if not share:
         draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std, share_heads)
+    # SᵀK sums n keys with random signs: in half precision the rounding would be as large as the sum.
     wide = torch.promote_types(qkv.dtype, torch.float32)
     of_k = draws["sketch"].to(qkv.device, wide)  # (h, n_k, d)
     keys = qkv.scale * product(of_k.mT, qkv.k.to(wide))  # (h, d, p)

@@ -103,6 +103,7 @@ def _drawn(seen: Tensor, nb: int, count: int, generator: torch.Generator) -> Ten
 
     A draw x is a rank among the remaining blocks. Its block is x plus the number of seen blocks up to it.
     """
+    # As many numbers for every row, whatever it sees, so that a row's draws do not move those of the next.
     uniform = torch.rand(len(seen), count, generator=generator, dtype=torch.float64, device="cpu")
     taken = torch.where(seen < 0, torch.full_like(seen, nb), seen)  # nb marks an empty slot
     for step in range(count):

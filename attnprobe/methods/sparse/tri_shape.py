@@ -56,6 +56,7 @@ def tri_shape(
     is_full = qkv.query_positions >= qkv.n_k - last
     window = 0
     if last < qkv.n_k:
+        # The full rows take their entries from the budget d n; the rest is shared by the other rows.
         window = (d - last) * qkv.n_k // (qkv.n_k - last) - first
         if window < 1:
             raise Unsupported(

@@ -83,6 +83,7 @@ class UserFunction:
 
     def _call(self, qkv: QKV, plain: Mapping[str, Any], streams: Streams, options: Mapping[str, Any]) -> Any:
         """One call, on copies of Q, K and V."""
+        # A function that writes into its inputs would change what later methods and the exact attention get.
         q, k, v = (x.clone() for x in (qkv.q, qkv.k, qkv.v))
         values = {**plain, **options, "q": q, "k": k, "v": v, "scale": qkv.scale, "streams": streams}
         if "mask" in self.parameter_names:
@@ -134,7 +135,7 @@ class UserFunction:
 
     def _check_shape(self, shape: tuple[int, ...], allowed: Mapping[str, tuple[int, ...]]) -> None:
         if tuple(shape) not in allowed.values():
-            shapes = ", ".join(f"{kind} = {one}" for kind, one in allowed.items())
+            shapes = ", ".join(f"{kind} = {size}" for kind, size in allowed.items())
             raise BadResult(f"{self.name} returned shape {tuple(shape)}; {shapes}")
 
     def _check_dtype(self, output: Tensor, qkv: QKV) -> None:

@@ -56,7 +56,7 @@ class Claims:
         check_fields(self, "attnprobe.method")
 
 
-CLAIMS = tuple(one.name for one in fields(Claims))
+CLAIMS = tuple(claim.name for claim in fields(Claims))
 
 
 @checked()
@@ -93,9 +93,10 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
     for name in claims:
         if name not in CLAIMS:
             raise UsageError(f"attnprobe.method: there is no claim '{cut(name)}'; it takes {', '.join(CLAIMS)}")
-    given: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in claims.items()}
-    stated = Claims(**given)
+    values: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in claims.items()}
+    stated = Claims(**values)
     try:
+        # An attribute, not a wrapper: the function stays callable and picklable as it was written.
         function.attnprobe_claims = stated
     except (AttributeError, TypeError) as error:
         raise UsageError(f"attnprobe.method: {a_type(function)} takes no claims; wrap it in a function") from error
@@ -199,9 +200,9 @@ def _type(name: str, p: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
     """The type of an option: its annotation, or the type of its default."""
     hint = hints.get(p.name)
     is_union = typing.get_origin(hint) in (Union, types.UnionType)
-    if hint in SIMPLE or (is_union and all(one in SIMPLE for one in typing.get_args(hint))):
+    if hint in SIMPLE or (is_union and all(member in SIMPLE for member in typing.get_args(hint))):
         return hint
-    if typing.get_origin(hint) is Literal and all(isinstance(one, str) for one in typing.get_args(hint)):
+    if typing.get_origin(hint) is Literal and all(isinstance(member, str) for member in typing.get_args(hint)):
         return hint
     if p.default is None:
         return int | float | str | None

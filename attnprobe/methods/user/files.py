@@ -98,9 +98,9 @@ def _local_imports(path: Path, text: bytes) -> Iterator[Path]:
     ]
     for name in names:
         target = path.parent.joinpath(*name.split("."))
-        for place in (target, target.parent):
-            for file in (place.with_suffix(".py"), place / "__init__.py"):
-                if place != path.parent and file.is_file():
+        for module in (target, target.parent):
+            for file in (module.with_suffix(".py"), module / "__init__.py"):
+                if module != path.parent and file.is_file():
                     yield file.resolve()
 
 
@@ -125,7 +125,7 @@ def _module(path: Path, sha256: str, files: tuple[Path, ...], text: bytes) -> ty
         sys.modules.pop(module.__name__, None)
         raise
     new = {name: sys.modules[name] for name in set(sys.modules) - before - {module.__name__}}
-    _helpers.update({name: _text(one) for name, one in new.items() if _file(one) in files})
+    _helpers.update({name: _text(helper) for name, helper in new.items() if _file(helper) in files})
     return module
 
 
@@ -166,7 +166,7 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
 
 @checked()
 def error_text(error: BaseException) -> str:
-    """The text of a method's error in records: its class, its message, the line of a user's file, and its notes."""
+    """The text of a method's error in rows: its class, its message, the line of a user's file, and its notes."""
     text = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
     return cut(" ".join([text, *notes(error)]), LINE)
 

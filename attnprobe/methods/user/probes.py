@@ -36,13 +36,14 @@ def broken_claim(method: Method, options: Mapping[str, Any]) -> str | None:
     q, k, v = torch.randn(3, 1, TOKENS, P, generator=generator(0, "claims"))
     inputs = QKV(q, k, v)
     causal = inputs.replace(causal=True)
+    # Larger later tokens would win a maximum, a norm or a scale that looks ahead; equal ones might hide it.
     later = causal.replace(q=_with_larger(causal.q), k=_with_larger(causal.k), v=_with_larger(causal.v))
     try:
         made, *rows = (
-            approximate(method, one, max(method.least, BUDGET), target=method.targets[0], **options)
-            for one in (inputs, *([causal, later] if method.is_causal else []))
+            approximate(method, tokens, max(method.least, BUDGET), target=method.targets[0], **options)
+            for tokens in (inputs, *([causal, later] if method.is_causal else []))
         )
-        operator, outputs = made.operator, [one.output[:, :SEEN] for one in rows]
+        operator, outputs = made.operator, [part.output[:, :SEEN] for part in rows]
     except Exception:  # it is measured on other inputs, where its error is the cell's
         return None
     if outputs and not _equal(*outputs):

@@ -212,7 +212,10 @@ def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) 
     from scipy.special import betaincinv
 
     if not 0 <= happened <= trials or trials < 1 or not 0 < confidence < 1:
-        raise UsageError(f"{happened} of {trials} trials at confidence {confidence}: no such interval")
+        raise UsageError(
+            f"{happened} of {trials} trials at confidence {confidence}: choose counts from 0 to all of at least one "
+            "trial, and a confidence above 0 and below 1"
+        )
     tail, missed = (1 - confidence) / 2, trials - happened
     lower = float(betaincinv(happened, missed + 1, tail)) if happened else 0.0
     upper = float(betaincinv(happened + 1, missed, 1 - tail)) if missed else 1.0

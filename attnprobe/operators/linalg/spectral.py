@@ -158,10 +158,10 @@ def norm_intervals(
             left = (torch.stack(list(ends.values())).amin(0) > enough) & (done > 1 or last)
             ends["B"] = torch.full_like(top, float("inf"))
             ends["B"][left] = root_bound(theta[left], p[left], c[left], shrunk, eta[left], enough[left])
-            best, place = torch.stack([ends[name] for name in KINDS if name in ends]).min(0)  # of the squares
+            best, closest = torch.stack([ends[name] for name in KINDS if name in ends]).min(0)  # of the squares
             names = torch.tensor([KINDS.index(name) for name in KINDS if name in ends], device=first.device)
             better = best.sqrt() < upper[which]
-            kind[which] = torch.where(better, names[place], kind[which])
+            kind[which] = torch.where(better, names[closest], kind[which])
             upper[which] = torch.where(better, best.sqrt(), upper[which])
             value[which], passes[which] = top.sqrt(), done
             lower[which] = (top - of_parts).clamp(min=0).sqrt() * (1 - _slack(u))

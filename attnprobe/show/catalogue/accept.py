@@ -14,6 +14,7 @@ PASSES, MISSING = "passes", "missing"
 
 def _verdict(rows: DataFrame) -> str:
     """The verdict of a case: that of its worst head."""
+    # worst first: one head without output, or one wrong head, decides the case
     verdicts = set(rows["verdict"])
     return next((verdict for verdict in (MISSING, "wrong") if verdict in verdicts), PASSES)
 
@@ -55,7 +56,7 @@ TABLES = (
             Column("× torch in\nthis dtype", "ratio_to_framework.max"),
             Column("queries\nwithin", "queries_within.min", unit="%", priority=4),
             Column("worst\nhead, query", "worst", priority=3, meaning="where the error over its tolerance is largest"),
-            Column("not\nfinite", "not_finite.sum", digits=0, words={0: ""}),
+            Column("not\nfinite", "entries_not_finite.sum", digits=0, words={0: ""}),
             Column("lse error /\ntolerance", "lse_excess.max", priority=4),
         ),
         of_groups={"verdict": _verdict, "worst": _worst},

@@ -19,6 +19,7 @@ PLACE = ("source", "scale_inputs", "n", "layer", "target")
 
 def _is(verdict: str) -> Callable[[DataFrame], Any]:
     """A column of 1 for the heads with this verdict and 0 for those with another."""
+    # numbers and not booleans, so that a sum counts heads; missing where nothing was judged
     return lambda rows: (rows["verdict"] == verdict).astype("Float64").where(rows["verdict"].notna())
 
 
@@ -39,6 +40,7 @@ def _too_few(rows: DataFrame) -> list[str]:
             int(cell["trials"].iloc[0]),
             float(cell["confidence"].iloc[0]),
         )
+        # only undecided promises: for the others the repeats were enough
         for delta in map(float, cell.query("verdict == 'undecided'")["delta"].unique()):
             least = least_trials(delta, confidence, heads)
             if trials < least:

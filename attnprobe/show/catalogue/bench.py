@@ -76,6 +76,7 @@ def fitted_rounds(rows: DataFrame) -> float | None:
     """Half of the range between the quartiles of the exponents of the times of each round; None for one round."""
     import numpy as np
 
+    # a fit for each round: rounds take turns, so their spread is the noise of the exponent
     slopes = [fitted(of_round, "seconds") for _, of_round in rows.groupby("round")]
     if len(slopes) < 2 or None in slopes:
         return None
@@ -92,6 +93,7 @@ def _lengths(rows: DataFrame) -> Any:
     """How many lengths each curve has that exponents are fitted to."""
     if "seconds" not in rows:
         return 0
+    # a curve of one long length has no slope, and would be an empty line of the table
     long = rows["n"].where((rows["n"] >= FIT_FROM) & rows["seconds"].notna())
     return long.groupby([rows[name] for name in CURVE], dropna=False).transform("nunique")
 

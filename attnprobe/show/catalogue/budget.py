@@ -36,6 +36,7 @@ def _budgets(statistic: str) -> Computed:
 def _cell(d: float, least: float, most: float) -> Cell:
     if math.isnan(d):
         return Cell()
+    # d = 1 is the smallest of all budgets, so nothing below it could be enough
     return Cell(d, text=f"> {most:g}" if math.isinf(d) else f"≤ {d:g}" if 1 < d == least else f"{d:g}")
 
 
@@ -49,7 +50,7 @@ def _shares(lines: DataFrame) -> list[Cell]:
 
 
 def _column(name: str) -> Callable[[DataFrame], Any]:
-    """A column of the rows, missing where every cell was skipped."""
+    """A column of the rows; all missing where every cell was skipped, whose rows lack the column."""
     return lambda rows: rows[name] if name in rows else rows["n"].where(rows["n"] < 0).astype("Float64")
 
 
@@ -61,7 +62,7 @@ def _finite(rows: DataFrame) -> Any:
 
 
 def _share(is_so: Callable[[DataFrame], Any]) -> Callable[[DataFrame], Any]:
-    """1 for the heads of which it is so, 0 for the others."""
+    """1 for the heads for which ``is_so`` holds, 0 for the others, missing where nothing was searched."""
     return lambda rows: is_so(rows).astype("Float64").where(_found(rows).notna())
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 PLACE = ("source", "n", "layer", "where", "target")
-WORDS = {  # of further places, in captions
+WORDS = {  # of further facts that tell lines apart, in captions
     "layers_together": "layers {} together",
     "layers": "layers {} replaced",
     "kv_head": "KV head {}",
@@ -27,20 +27,21 @@ FEW = "too few"
 def _metric(rows: Any) -> Any:
     """The metric of each row with its symbol."""
     metrics = {name: METRICS[name] for name in rows["metric"].dropna().unique()}
-    words = {name: ", ".join(dict.fromkeys([one.title, one.symbol])) for name, one in metrics.items()}
+    words = {name: ", ".join(dict.fromkeys([metric.title, metric.symbol])) for name, metric in metrics.items()}
     return rows["metric"].map(words)
 
 
 def _where(rows: DataFrame) -> list[str]:
-    """The further places of each row in words."""
-    known = [
+    """The facts of `WORDS` that each row has, in words."""
+    texts = [
         [words.format(value) for value in rows[name].astype("object").where(rows[name].notna(), "")]
         for name, words in WORDS.items()
     ]
-    present = [[bool(there) for there in rows[name].notna()] for name in WORDS]
+    known = [rows[name].notna().tolist() for name in WORDS]
+    # from a list for each fact to a list for each row
     return [
-        ", ".join(word for word, there in zip(words, theres, strict=True) if word and there)
-        for words, theres in zip(zip(*known, strict=True), zip(*present, strict=True), strict=True)
+        ", ".join(text for text, is_known in zip(of_row, facts, strict=True) if text and is_known)
+        for of_row, facts in zip(zip(*texts, strict=True), zip(*known, strict=True), strict=True)
     ]
 
 
@@ -59,12 +60,13 @@ def _reasons(rows: DataFrame) -> list[str]:
     """The reasons behind verdicts that no column has; budgets of one method with one reason share a line."""
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows.to_dict("records"):
+        # a reason that is a p-value stands in a column of the table already
         if isinstance(row["reason"], str) and (not row["reason"].startswith("p =") or FEW in row["reason"]):
-            at = budgets.setdefault((row["name"], row["verdict"], row["reason"]), [])
-            at += [] if str(row["d"]) in ("<NA>", "nan", "None") else [str(row["d"])]
+            of_method = budgets.setdefault((row["name"], row["verdict"], row["reason"]), [])
+            of_method += [] if str(row["d"]) in ("<NA>", "nan", "None") else [str(row["d"])]
     return [
-        f"{name}{', d = ' + ', '.join(at) if at else ''}: {verdict}, {reason}"
-        for (name, verdict, reason), at in budgets.items()
+        f"{name}{', d = ' + ', '.join(of_method) if of_method else ''}: {verdict}, {reason}"
+        for (name, verdict, reason), of_method in budgets.items()
     ]
 
 

@@ -28,7 +28,7 @@ SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "
 
 
 def conditions(cells: DataFrame) -> list[str]:
-    """What measured cells lack, as exact matrices that are too large."""
+    """The reasons of cells that measured a part only, such as exact matrices that are too large to decompose."""
     return [*cells.loc[cells["status"] == "ok", "reason"].dropna().unique()]
 
 
@@ -62,6 +62,7 @@ def _result(rows: DataFrame) -> str:
     regular = rows[known & rows["inverted"].fillna(False)]
     if regular.empty:
         return ""
+    # windows of a head are not independent: each head has one vote, its median
     heads = regular.groupby(HEADS, dropna=False, sort=False)[["cond", ERROR]].median().reset_index()
     cores = [*heads[CORE].itertuples(index=False, name=None)]
     found = rank_correlation(heads["cond"], heads[ERROR], cores)

@@ -35,6 +35,7 @@ def _medians(rows: Rows) -> str:
     if not {"requested", ERROR} <= {*rows}:
         return ""  # nothing was measured
     names = rows[rows["requested"] & rows[ERROR].notna()]["name"].unique()
+    # of several methods another sentence names the best, see `Shown._told`
     if len(names) != 1:
         return ""
     lines: Rows = summary(rows.query("status == 'ok'"), ["name", "d", "method", "target"], [ERROR])

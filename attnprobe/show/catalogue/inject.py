@@ -26,9 +26,9 @@ PLACE = ("source", "n", "prefix", "target")
 PLAIN = "format.isna()"  # in torch's arithmetic, without --arithmetic
 TOGETHER = f"layer.isna() and {PLAIN} and not (reference and loss.isna())"  # exact attention is shown for its loss
 RIVALS = f"{SOUND} and method not in {sorted(YARDSTICKS)}"
-SPARED = 1.02  # of the bytes of a plan that a policy may keep beside it
-ADMITTED = 0.95  # the least share of right answers of the model itself at which answers judge a method
-FEWEST = 3  # places of a group whose correlation is one of those of a mean
+SPARED = 1.02  # a policy beside a plan may keep up to this multiple of the plan's bytes
+ADMITTED = 0.95  # answers judge a method if the model itself has at least this share of them right
+FEWEST = 3  # layers or heads of a group, below which its correlation does not count
 PREDICTORS = {
     "lost_mass": "lost\nmass",
     "local_error": "local\nerror",
@@ -133,6 +133,7 @@ def _extreme(best: bool, number: str) -> Callable[[Rows], Any]:
     def found(rows: Rows) -> Any:
         if "drift" not in rows or rows["drift"].isna().all():
             return None
+        # over windows and repeats
         drifts = rows.groupby("layer")["drift"].mean().dropna()
         layer = drifts.idxmin() if best else drifts.idxmax()
         return layer if number == "layer" else drifts[layer]
@@ -141,7 +142,7 @@ def _extreme(best: bool, number: str) -> Callable[[Rows], Any]:
 
 
 def _points(rows: Rows, damage: str) -> Rows:
-    """A line for each place that was replaced alone, with the mean of its damage and of each number that is known."""
+    """A line for each layer or head that was replaced alone: the means of its damage and of each known local number."""
     names = [damage, *(name for name in PREDICTORS if name in rows and rows[name].notna().any())]
     if damage not in rows:
         return rows.iloc[:0]
@@ -150,7 +151,7 @@ def _points(rows: Rows, damage: str) -> Rows:
 
 
 def _damage(rows: Rows) -> str:
-    """The damage of a place is the divergence of a causal model, and the drift of another one."""
+    """The metric of the damage: the divergence of a causal model, and the drift of any other."""
     return "kl" if (rows["predicts"] == "causal").any() else "drift"
 
 
@@ -173,9 +174,10 @@ def _ranked(name: str, within: Sequence[str] = ()) -> Callable[[Rows], float | N
 
 
 def _places(rows: Rows) -> Any:
-    """What was replaced alone; missing where it is too few places."""
+    """Whether layers or KV heads were replaced alone; missing where fewer than `FEWEST` of them were."""
     kinds = rows["kv_head"].isna().map({True: "layers", False: "KV heads"}).astype("string")
     kinds = kinds.where(rows["alone"].fillna(False))
+    # a number for each method, budget, layer and head
     places = rows.groupby(["name", "d", "layer", "kv_head"], dropna=False).ngroup()
     count = places.groupby([*(rows[name] for name in PLACE), kinds], dropna=False).transform("nunique")
     return kinds.where(count >= FEWEST)
@@ -245,10 +247,12 @@ def _beside(rows: Rows) -> Rows:
         )
         if fair is None:
             continue
+        # "uniform": every head has d keys, by no plan and no allocation
         uniform = fair[~fair["options"].str.contains(r"(?:^|,)(?:plan|allocation)=", regex=True)]
         if uniform.empty:
             continue
         means = uniform.groupby("name", sort=False)["kl"].agg(lambda kl: kl.mean(skipna=False)).astype(float)
+        # a policy that diverged in some window cannot be the best
         best = uniform[uniform["name"] == means.fillna(float("inf")).idxmin()]
         windows = best.groupby("window")[["kl", "loss"]].agg(lambda values: values.mean(skipna=False))
         found.loc[fair.index, "fair"] = True
@@ -501,14 +505,14 @@ WHICH = Table(
     ),
     more=tuple(
         Column(
-            f"ρ of {' '.join(words.split())}\nin a {one}",
-            f"rho_{name}_in_a_{one}",
+            f"ρ of {' '.join(words.split())}\nin a {group}",
+            f"rho_{name}_in_a_{group}",
             digits=2,
             signed=True,
-            meaning=f"mean over each {one} and d",
+            meaning=f"mean over each {group} and d",
         )
         for name, words in PREDICTORS.items()
-        for one in ("layer", "method")
+        for group in ("layer", "method")
     ),
     derived={"places": _places},
     of_groups={

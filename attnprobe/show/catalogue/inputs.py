@@ -39,6 +39,6 @@ TABLES = (INPUTS,)
 
 
 def repeated(rows: DataFrame) -> list[str]:
-    """A note on tokens with the same Q, K and V: each makes a landmark or a key that counts twice."""
+    """A note on tokens with the same Q, K and V, which make landmarks equal and cores singular."""
     counts = [int(count) for count in rows["duplicates"].dropna()] if "duplicates" in rows else []
     return [f"{max(counts)} tokens repeat another token's Q, K and V"] if any(counts) else []

@@ -11,7 +11,7 @@ ERROR = "output_spectral"
 
 def _ratio(lines: Any) -> Any:
     """The measured mean over the paper's value; none of a value of 0."""
-    return lines[f"{ERROR}.mean"] / lines["paper"].replace(0, None)
+    return lines[f"{ERROR}.mean"] / lines["paper"].replace(0, None)  # without a value of 0, which has no ratio
 
 
 PAPERS = Table(

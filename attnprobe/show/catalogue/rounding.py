@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ERROR = "output_spectral_relative"
 ADDED = "rounding_error"
 PLACE = ("source", "scale_inputs", "n", "target")
-SAFE = 0.9  # of the heads
+SAFE = 0.9  # the share of heads in which a safe method keeps to its goal
 LEADING = 5  # steps of a method that the table shows
 FEWEST = 3  # heads of a rank correlation
 CLEAR = 0.3  # estimates below it do not saturate
@@ -32,6 +32,7 @@ def is_safe(rows: DataFrame) -> bool:
         return False
     needed = rows["bits_needed"]
     kept = (needed <= rows["bits"]).fillna(False) & (rows["not_finite"] == 0)
+    # a head without a number of bits is an exact method's, unless it was lost: that counts as unsafe
     known = needed.notna() | (rows["not_finite"] > 0)
     return bool(known.any() and kept[known].mean() >= SAFE)
 

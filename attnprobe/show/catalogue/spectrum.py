@@ -29,6 +29,7 @@ def _result(rows: Any) -> str:
         return ""
     first = measured[measured["of"] == measured["of"].iloc[0]]
     middle, known, size = first["rank_95"].median(), first["known"].min(), first["size"].max()
+    # of leading values alone, a rank beyond them is infinite
     values = f"more than {known}" if middle > known else f"{middle:g}"
     return (
         f"{first['of'].iloc[0]}: {values} of {size} values hold 95 % of {WEIGHTS[first['spectrum'].iloc[0]]} "

@@ -59,12 +59,13 @@ def with_ratios(steps: Any) -> DataFrame:
 
     They are missing where self-attention failed, or trained another number of steps.
     """
-    there: Any = steps.assign(**{name: math.nan for name in (*RATIOS.values(), *MEANS) if name not in steps})
-    there["trained"] = there.groupby("key")["step"].transform("count")
-    own = there.query(SELF_ATTENTION)
+    complete: Any = steps.assign(**{name: math.nan for name in (*RATIOS.values(), *MEANS) if name not in steps})
+    complete["trained"] = complete.groupby("key")["step"].transform("count")
+    own = complete.query(SELF_ATTENTION)
     own = own[own["status"] == "ok"].drop_duplicates([*PAIRED, "step"])
-    at = [*PAIRED, "step"]
-    pairs: Any = there.merge(own[[*at, "trained", *RATIOS.values()]], "left", on=at, suffixes=("", "_self"))
+    shared = [*PAIRED, "step"]
+    pairs: Any = complete.merge(own[[*shared, "trained", *RATIOS.values()]], "left", on=shared, suffixes=("", "_self"))
+    # a training that diverged early has a mean over other steps than self-attention's
     paired = pairs["trained"] == pairs["trained_self"]
     for ratio, name in RATIOS.items():
         base = pairs[f"{name}_self"]
@@ -76,6 +77,7 @@ def trainings(steps: Any) -> DataFrame:
     """A row for each training: means over its steps, missing if a step has no number, and its first and last loss."""
     rows: Any = with_ratios(steps)
     groups, first = rows.groupby("key", sort=False), rows.drop_duplicates("key").set_index("key", drop=False)
+    # a mean without the steps that were lost would flatter a method
     whole = groups[[*MEANS]].count().eq(groups.size(), axis=0)
     means = groups[[*MEANS]].mean().where(whole)
     losses = {

@@ -45,18 +45,18 @@ def _tail(share: float, rows: Rows) -> float | None:
     return quantile(_numbers(rows, "token_kl"), share)
 
 
-def _tail_end(share: float, place: int, rows: Rows) -> float | None:
+def _tail_end(share: float, end: int, rows: Rows) -> float | None:
     ends = quantile_ends(_numbers(rows, "token_kl"), rows["window"], share)
-    return None if ends is None else ends[place]
+    return None if ends is None else ends[end]
 
 
 def _rms(rows: Rows) -> float | None:
     return rms(_numbers(rows, "token_change"))
 
 
-def _rms_end(place: int, rows: Rows) -> float | None:
+def _rms_end(end: int, rows: Rows) -> float | None:
     ends = rms_ends(_numbers(rows, "token_change"), rows["window"])
-    return None if ends is None else ends[place]
+    return None if ends is None else ends[end]
 
 
 def _column(name: str, rows: Rows) -> Any:

@@ -47,6 +47,7 @@ def _notes(rows: DataFrame) -> list[str]:
         lines += [f"{word}: {texts[0]}"] if len(texts) == 1 else []
     undecided = rows[(rows["verdict"] == "undecided") & rows["delta"].notna()]
     for delta, seeds in dict.fromkeys(zip(undecided["delta"], undecided["seeds"], strict=True)):
+        # even draws that all succeed leave an interval that may reach beyond δ
         least = least_trials(float(delta))
         if seeds < least:
             lines.append(
@@ -63,6 +64,7 @@ def with_statement(rows: DataFrame) -> DataFrame:
 def dimensions(details: Any) -> DataFrame:
     """A row for each ε and head with ``d_stat`` and ``sufficient``, which statements of several budgets repeat."""
     known = details[details["detail"].isin(["d_stat", "sufficient"])]
+    # d_stat does not depend on d, so statements of several budgets have the same numbers
     once = known.drop_duplicates([*PLACE, "epsilon", "detail"])
     names = [name for name in once if name not in ("detail", "index", "value")]
     wide = once[names].drop_duplicates([*PLACE, "epsilon"])
@@ -83,6 +85,7 @@ def failures(details: Any) -> DataFrame:
     finite = finite[np.isfinite(finite) & (finite > 0)]
     if not len(finite):
         return errors.iloc[:0].assign(rate=pd.Series(dtype="Float64"), of=pd.Series(dtype="string"))
+    # beyond the least and the largest error, so that curves begin and end flat
     grid = np.geomspace(finite.min() / 2, finite.max() * 2, GRID)
     rows = []
     for _, group in errors.groupby([*PLACE, "d", "at"], sort=False, dropna=False):

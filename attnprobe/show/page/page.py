@@ -41,7 +41,7 @@ class Report:
     """A run with its views for the page.
 
     Attributes:
-        views: a view for each command. figures: SVG files that were just drawn from the run's records.
+        views: a view for each command. figures: SVG files that were just drawn from the run's rows.
         files: names of the run's data files, relative to the page, which links to them.
     """
 
@@ -105,6 +105,7 @@ def inline_svg(text: str, prefix: str, label: str) -> str:
     start = text.index("<svg")
     tag, rest = text[start : text.index(">", start)], text[text.index(">", start) :]
     width, box = (re.search(rf'{name}="([^"]*)"', tag) for name in ("width", "viewBox"))
+    # matplotlib's ids are unique in one file only, and a page has many
     rest = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}-\1"', rest)
     rest = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}-\1)", rest)
     rest = re.sub(r'\b(?:xlink:)?href="#([^"]*)"', rf'href="#{prefix}-\1"', rest).replace("xlink:href=", "href=")

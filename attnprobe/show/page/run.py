@@ -1,4 +1,4 @@
-"""A run's folder as a report reads it: records in the order of the plan, manifest, facts, and a pandas frame."""
+"""A run's folder as a report reads it: cells in the order of the plan, manifest, facts, and a pandas frame."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ AT_THE_END = 1 << 30  # the rank of a value that the plan does not name
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its records by command, its manifest (empty if there is none), and its header.
+    """A run: its cells by command, its manifest (empty if there is none), and its header.
 
     Attributes:
-        left_out: the number of records with other settings than the run's last command, and the number of records of
+        records: the finished cells of each command, each with its rows.
+        left_out: the number of cells with other settings than the run's last command, and the number of cells of
             commands that this version cannot show.
         missing: the reason of each missing map, by the cell's key.
         inputs: the statistics of Q, K and V of each layer.
-        malformed: invalid lines of records and inputs, and invalid fields of the manifest; they are left out.
+        malformed: invalid lines of rows and inputs, and invalid fields of the manifest; they are left out.
     """
 
     path: Path
@@ -77,22 +78,22 @@ class Run:
 
     @property
     def everything(self) -> list[JsonObject]:
-        """The records of all commands."""
+        """The cells of all commands."""
         return [record for of_command in self.records.values() for record in of_command]
 
     @property
     def notes(self) -> list[str]:
-        """Warnings above the tables: the run did not finish, or records are not shown."""
+        """Warnings above the tables: the run did not finish, or cells are not shown."""
         settings, unknown = self.left_out
         state = self.manifest.get("status")
         lines = []
         if not self.manifest:
-            lines.append(f"{self.path} has no manifest.json: the records alone are shown")
+            lines.append(f"{self.path} has no manifest.json: the rows alone are shown")
         if state not in (None, "finished"):
             lines.append(f"{self.path}: this run is {state}, not finished")
         lines += left_out_note(self.path, settings)
         if unknown:
-            lines.append(f"{unknown} records of commands that this version cannot show are left out")
+            lines.append(f"{unknown} cells of commands that this version cannot show are left out")
         return [*lines, *malformed_notes(self.malformed, "is left out")]
 
     def frame(self, kind: str | None = None, command: str | None = None) -> DataFrame:
@@ -111,7 +112,7 @@ class Run:
             UsageError: no such kind, or no such command in the folder.
         """
         if command is None and len(self.records) > 1:
-            raise UsageError(f"{self.path} has rows of {' and '.join(self.records)}: name one, frame(command=…)")
+            raise UsageError(f"{self.path} has rows of {' and '.join(self.records)}: name a command, frame(command=…)")
         command = command or next(iter(self.records))
         if command not in self.records:
             raise unknown("command of the run", command, list(self.records))
@@ -146,12 +147,12 @@ class Run:
 
         return plot_panel(self, kind, ax, panel, legend)
 
-    def header(self, records: Sequence[JsonObject]) -> Header:
+    def header(self, cells: Sequence[JsonObject]) -> Header:
         """The header of tables and figures: each fact that all sources share once, and the facts of each source."""
         described, facts = self._described(), {}
-        labels = source_labels(records)
-        for record in records:
-            facts.setdefault(identity(record["source"]), record["source"])
+        labels = source_labels(cells)
+        for cell in cells:
+            facts.setdefault(identity(cell["source"]), cell["source"])
         # a source's own description is in the manifest; without a manifest, its facts are listed
         sources = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
         lines = [of_source for _, of_source in sources.values()]
@@ -160,7 +161,7 @@ class Run:
         warnings = list(dict.fromkeys(line for fact, _ in sources.values() for line in fact.get("fallback") or ()))
         by_label = {str(labels[key]): fact for key, (fact, _) in sources.items()}
         source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
-        return Header(source, [*own_lines, *shared], warnings, measured_words(records))
+        return Header(source, [*own_lines, *shared], warnings, measured_words(cells))
 
     def _described(self) -> dict[str, tuple[Source, list[str]]]:
         """The facts of each source in the manifest, and its description there, by `identity`."""
@@ -174,16 +175,16 @@ class Run:
 
 @checked()
 def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> Run:
-    """Read a run's folder. Records are in the order of the plan, even after interruptions.
+    """Read a run's folder. Cells are in the order of the plan, even after interruptions.
 
-    Lines that are no records are in `Run.malformed`, each with its file, line and field.
+    Invalid lines are in `Run.malformed`, each with its file, line and field.
 
     Args:
-        measured: the records of a run, with those that could not be written. By default the records of the folder's
+        measured: the cells of a run, with those that could not be written. By default the cells of the folder's
             last command.
 
     Raises:
-        UsageError: no folder, no record in it, an invalid manifest, or only records of unknown commands.
+        UsageError: no folder, no finished cell in it, an invalid manifest, or only cells of unknown commands.
 
     >>> import json, tempfile
     >>> place = {"source": {}, "options": "", "window": 0, "layer": 0, "n": 8, "heads": [0, 1]}
@@ -202,7 +203,7 @@ def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> 
     manifest, fields = read_manifest(path)
     read, inputs = of_last_command(read_typed(path, shape_of), manifest), read_inputs(path)
     if measured is None and not read.required():
-        raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
+        raise UsageError(f"{path} has no finished cell: nothing was measured, or the run was stopped; run it again")
     written = {record["key"]: record for record in read.records}
     records = read.records if measured is None else [written.get(record["key"], record) for record in measured]
     by_command: dict[str, list[JsonObject]] = {}
@@ -211,9 +212,7 @@ def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> 
     shown = {command: _ordered(group, manifest) for command, group in by_command.items() if command in EXPERIMENTS}
     unknown = [command for command in by_command if command not in EXPERIMENTS]
     if not shown:
-        raise UsageError(
-            f"{path}: its records are of '{unknown[0]}', which this version does not know; upgrade attnprobe"
-        )
+        raise UsageError(f"{path}: its rows are of '{unknown[0]}', which this version does not know; upgrade attnprobe")
     counts = (
         read.left_out + len(written.keys() - {record["key"] for record in records}),
         sum(len(by_command[command]) for command in unknown),
@@ -222,18 +221,19 @@ def open_run(path: str | Path, measured: Sequence[JsonObject] | None = None) -> 
     return Run(path, shown, manifest, counts, missing_maps(path), inputs.records, malformed)
 
 
-def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObject]:
-    """The records in the order of the plan, the order of an uninterrupted run; without a plan, unchanged."""
+def _ordered(cells: Sequence[JsonObject], manifest: Manifest) -> list[JsonObject]:
+    """The cells in the order of the plan, the order of an uninterrupted run; without a plan, unchanged."""
     sources = manifest.get("source")
     sources = sources if isinstance(sources, list) else [sources]
-    known = [*(fact for fact in sources if isinstance(fact, dict)), *(record["source"] for record in records)]
+    known = [*(fact for fact in sources if isinstance(fact, dict)), *(cell["source"] for cell in cells)]
+    # sources of the manifest first: rows that another process wrote may stand in any order
     rank_of_source = {key: rank for rank, key in enumerate(dict.fromkeys(map(identity, known)))}
     plans: dict[str, tuple[Mapping[str, Any], dict[str, int]]] = {}
 
-    def ranks(record: Mapping[str, Any]) -> tuple[int, ...]:
-        source = identity(record["source"])
+    def ranks(cell: Mapping[str, Any]) -> tuple[int, ...]:
+        source = identity(cell["source"])
         if source not in plans:
-            plan = _plan(manifest, record["source"])
+            plan = _plan(manifest, cell["source"])
             plans[source] = plan, _methods(plan)
         plan, methods = plans[source]
 
@@ -241,28 +241,28 @@ def _ordered(records: Sequence[JsonObject], manifest: Manifest) -> list[JsonObje
             values = plan.get(name)
             return values.index(value) if isinstance(values, list) and value in values else AT_THE_END
 
-        rank_of_method = _first(record)
+        rank_of_method = _first(cell)
         if rank_of_method is None:
-            method_key = json.dumps([_name(record), options_text(record["options"])])
+            method_key = json.dumps([_name(cell), options_text(cell["options"])])
             rank_of_method = methods.get(method_key, AT_THE_END)
         return (
             rank_of_source[source],
-            rank("n", record["n"]),
-            record["window"],
-            rank("layers", record["layer"]),
-            *(rank(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
+            rank("n", cell["n"]),
+            cell["window"],
+            rank("layers", cell["layer"]),
+            *(rank(f"{name}s", cell.get(name)) for name in subjects_of(cell["command"])),
             rank_of_method,
-            rank("d", record.get("d")),
-            *(rank(name, record.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
-            record.get("repeat") or 0,
-            rank("heads", record.get("head")),
+            rank("d", cell.get("d")),
+            *(rank(name, cell.get(name.removesuffix("s"))) for name in plan if name not in PLANNED),
+            cell.get("repeat") or 0,
+            rank("heads", cell.get("head")),
         )
 
-    return sorted(records, key=ranks)
+    return sorted(cells, key=ranks)
 
 
 def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plan of a record's source."""
+    """The plan of a cell's source."""
     # the manifest of several weights has a plan for each
     plan = manifest.get("plan", {})
     own = plan.get(str(source.get("weights")))
@@ -274,7 +274,7 @@ def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name(record: Mapping[str, Any]) -> str | None:
-    """The name of a record's method or matrix."""
+    """The name of a cell's method or matrix."""
     return record.get("of", record.get("method"))
 
 

@@ -19,6 +19,7 @@ def csv(frame: DataFrame) -> str:
     """A frame as CSV in full precision. What was not measured is empty; infinity is ``inf``."""
     words = frame.select_dtypes(("object", "string"))
     safe = frame.assign(**{name: [csv_cell(value) for value in words[name]] for name in words})
+    # one line ending on every platform, so that files can be compared
     return safe.rename(columns=csv_cell).to_csv(index=False, lineterminator="\n")
 
 

@@ -63,6 +63,7 @@ def letter(character: str) -> str:
     # Unicode decomposes ₂ into <sub> 2, and Ā into A and its accent
     if kind in SHIFTED:
         return f"${SHIFTED[kind]}{{{chr(int(codes[0], 16)).replace('−', '-')}}}$"
+    # letters of Latin-1, such as ñ, are words and no symbols with a tilde
     if len(codes) == 1 and (accent := ACCENTS.get(chr(int(codes[0], 16)))) and ord(character) > LATIN:
         return f"$\\{accent}{{{chr(int(kind, 16))}}}$"
     words = unicodedata.name(character, "").split()

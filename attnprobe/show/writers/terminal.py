@@ -56,6 +56,7 @@ def _that_fit(grid: Grid, width: int, color: bool) -> Grid:
         spare = [column for column in reversed(kept) if column.priority < KEY]
         if not spare:
             break
+        # `min` takes the first of equals, which of the reversed columns is the last
         kept.remove(min(spare, key=lambda column: column.priority))
     return grid.only(kept)
 

@@ -22,6 +22,7 @@ def number(value: float, digits: int | None = 3) -> str:
         return ""
     if math.isinf(value):
         return "−∞" if value < 0 else "∞"
+    # 0 has no exponent to count digits from
     if value == 0 or digits == 0 or isinstance(value, int):
         return f"{value:.0f}"
     if digits is None:

@@ -118,6 +118,7 @@ def attention(case: Case, q: Tensor, k: Tensor, v: Tensor, head: int) -> tuple[T
     scores = scores.masked_fill(case.hidden, -inf)
     if case.sink_logits is not None:
         scores = torch.cat([scores, case.sink_logits[head].to(scores).expand(len(scores), 1)], -1)
+    # a query that sees no key has a softmax of NaN; kernels return zeros for it
     weights = torch.softmax(scores, -1).nan_to_num(nan=0.0)[:, : len(k)]
     return weights, weights @ v, torch.logsumexp(scores, -1)
 
@@ -130,10 +131,12 @@ def _of_head(case: Case, q: Tensor, k: Tensor, v: Tensor, head: int) -> tuple[Te
     of_scores = ACCUMULATOR * (SURE * sqrt(q.shape[1]) + STEPS) * sizes.amax(-1, keepdim=True)
     if case.sink_logits is not None:
         of_scores = of_scores + ACCUMULATOR * case.sink_logits[head].abs()
+
     count = (~case.hidden).sum(-1, keepdim=True)
     of_sums = ACCUMULATOR * (SURE * count.sqrt() + STEPS)
     sums = weights @ exact_v.abs()
     lost = tiny * (1 + (~case.hidden).double() @ exact_v.abs())
+    # twice: a score's error changes its own weight, and the normaliser of its row
     tolerance = (unit + of_sums + 2 * of_scores) * sums + unit * output.abs() + lost
     lse_tolerance = of_scores[:, 0] + of_sums[:, 0] + ACCUMULATOR * lse.abs().nan_to_num(posinf=0.0)
     framework = attention(case, q, k, v, head)[1]

@@ -52,7 +52,7 @@ def read_outputs(path: str | Path, pack: Pack) -> dict[str, Tensor]:
     with opened(path) as file:
         own = (file.metadata() or {}).get("pack")
         if own not in (None, pack.id):
-            raise SourceError(f"{path} has outputs of pack {cut(own)}, not of {pack.id}")
+            raise SourceError(f"{path} has outputs of pack {cut(own)}, not of {pack.id}; run the kernel on this pack")
         names = set(file.keys())
         known = {f"{case.name}.{kind}" for case in pack.cases for kind in ("o", "lse")}
         if strange := sorted(names - known):
@@ -89,7 +89,7 @@ def judged(pack: Pack, outputs: Mapping[str, Tensor]) -> Judged:
     ``ratio_to_framework``       ``max_abs`` over that of torch with every step in the dtype of the case
     ``queries_within``           the share of queries with all entries within their tolerance
     ``worst_row``                the query with the largest excess
-    ``not_finite``               the number of entries that are NaN or infinite
+    ``entries_not_finite``       the number of entries that are NaN or infinite
     ``lse_excess``               the largest error of the log-sum-exp over its tolerance, where one is given
     ===========================  ===============================================================================
     """
@@ -102,18 +102,20 @@ def judged(pack: Pack, outputs: Mapping[str, Tensor]) -> Judged:
 
 
 def _of_case(pack: Pack, case: Case, output: Tensor | None, lse: Tensor | None) -> list[dict[str, Any]]:
-    place = {"case": case.name, "dtype": str(case.dtype).removeprefix("torch."), "n_q": case.q.shape[1]}
-    place |= {"n_k": case.k.shape[1], "p": case.q.shape[2]}
+    facts = {"case": case.name, "dtype": str(case.dtype).removeprefix("torch."), "n_q": case.q.shape[1]}
+    facts |= {"n_k": case.k.shape[1], "p": case.q.shape[2]}
     if output is None:
-        return [{**place, "q_head": head, "verdict": MISSING, "reason": "no output"} for head in range(len(case.q))]
+        return [{**facts, "q_head": head, "verdict": MISSING, "reason": "no output"} for head in range(len(case.q))]
     want = pack.expected[case.name]
-    return [{**place, "q_head": head, **_of_head(case, want, head, output, lse)} for head in range(len(case.q))]
+    return [{**facts, "q_head": head, **_of_head(case, want, head, output, lse)} for head in range(len(case.q))]
 
 
 def _of_head(case: Case, want: Expected, head: int, output: Tensor, lse: Tensor | None) -> dict[str, Any]:
     seen = case.judged
     numbers, exact = output[head, seen].double(), want.output[head, seen]
+    # NaN as an infinite error, so that it is the largest of its row
     error = (numbers - exact).abs().nan_to_num(nan=torch.inf)
+
     excess = (error / want.tolerance[head, seen].clamp(min=torch.finfo(torch.float64).tiny)).amax(-1)
     framework = (want.framework[head, seen] - exact).abs().nan_to_num(nan=torch.inf).max()
     found = {
@@ -123,11 +125,11 @@ def _of_head(case: Case, want: Expected, head: int, output: Tensor, lse: Tensor 
         "ratio_to_framework": float(error.max() / framework) if framework > 0 else (1.0 if error.max() == 0 else inf),
         "queries_within": float((excess <= 1).double().mean()),
         "worst_row": int(seen.nonzero()[excess.argmax(), 0]),
-        "not_finite": int((~numbers.isfinite()).sum()),
+        "entries_not_finite": int((~numbers.isfinite()).sum()),
     }
-    place = f"head {head}, query {found['worst_row']}"
-    reason = "" if found["excess"] <= 1 else f"error {found['excess']:.3g} times its tolerance: {place}"
-    reason = f"an entry is not finite: {place}" if found["not_finite"] else reason
+    where = f"head {head}, query {found['worst_row']}"
+    reason = "" if found["excess"] <= 1 else f"error {found['excess']:.3g} times its tolerance: {where}"
+    reason = f"an entry is not finite: {where}" if found["entries_not_finite"] else reason
     if lse is not None:
         gap = (lse[head, seen].double() - want.lse[head, seen]).abs().nan_to_num(nan=torch.inf)
         found["lse_excess"] = float((gap / want.lse_tolerance[head, seen]).max())

@@ -30,7 +30,7 @@ BITS = 16  # of each
 
 @dataclass(frozen=True)
 class Hard:
-    """What makes inputs hard.
+    """The shape and the trap of one family of hard inputs.
 
     Attributes:
         n_q, n_k: the numbers of queries and keys; n_q = None is as many. h, h_kv, p, p_v: heads, KV heads, dimensions.
@@ -174,6 +174,7 @@ def hard_case(name: str, hard: Hard, dtype: torch.dtype) -> Case:
     if hard.keys == "ties":
         k = k[:, :1].expand_as(k).clone()
     if hard.keys == "peaks":  # the key of query i is that of a query of the group, six times as long
+        # 7 divides no n_k here, so this is a permutation, and few queries have their key at their own place
         order = torch.arange(hard.n_k) * 7 % hard.n_k
         k = 6 * q[:: hard.h // hard.h_kv, order]
     if hard.offset:  # one coordinate adds the same to all scores; powers of two keep it exact in every dtype
@@ -181,6 +182,7 @@ def hard_case(name: str, hard: Hard, dtype: torch.dtype) -> Case:
     if hard.largest:
         v[:, 3] = torch.where(v[:, 3] > 0, 1.0, -1.0) * torch.finfo(dtype).max
     first = hard.n_k - n_q if hard.causal else 0
+    # queries beyond the last key stand at it
     positions = torch.arange(first, first + n_q).clamp(max=hard.n_k - 1)
     if hard.spread:
         positions = torch.arange(n_q) * 5 + torch.arange(n_q) % 3
@@ -207,7 +209,8 @@ def normal(name: str, *shape: int) -> Tensor:
     """Nearly normal numbers with variance 1, the same bits on every machine: sums of 12 uniform numbers of 16 bits."""
     keys = torch.tensor([Streams(0, "pack").key(0, name)])
     numbers = hashed_integers(keys, UNIFORM // 3 * prod(shape))[0].view(-1, UNIFORM // 3)
-    parts = [(numbers >> BITS * place) & (2**BITS - 1) for place in range(3)]
+    # of the 53 random bits of an integer, three numbers of 16 bits; whole numbers add up alike in every order
+    parts = [(numbers >> BITS * part) & (2**BITS - 1) for part in range(3)]
     total = torch.stack(parts).sum((0, -1))
     return ((2 * total - UNIFORM * (2**BITS - 1)).double() * 2.0 ** -(BITS + 1)).view(shape)
 
@@ -230,6 +233,7 @@ def real_cases(small: bool) -> Iterator[Case]:
         first = real.n - (real.n_q or real.n)
         yield Case(
             f"{name}.{SHORT[dtype]}",
+            # float16 first, also for float32: the rounding hides the last bits, in which processors differ
             *(x.to(F16).to(dtype).contiguous() for x in (part.q[:, first:], part.shared_k, part.shared_v)),
             scale=part.scale,
             positions=torch.arange(first, real.n),

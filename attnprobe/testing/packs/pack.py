@@ -37,6 +37,7 @@ class Pack:
         digest = hashlib.sha256()
         for name, tensor in self.tensors.items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            # as bytes, because numpy has no bfloat16
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
         digest.update(json.dumps(self.settings).encode())
         return digest.hexdigest()[:16]

@@ -158,7 +158,7 @@ def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, t
     (bad,) = actual.malformed
     line = len(records[0]["rows"]) + 1
     assert str(bad) == (
-        f'{tmp_path / "r/rows.jsonl"}:{line}: record {records[0]["key"]}: field n: expected a valid integer, got "many"'
+        f'{tmp_path / "r/rows.jsonl"}:{line}: cell {records[0]["key"]}: field n: expected a valid integer, got "many"'
     )
     assert [one["key"] for one in actual.records] == [one["key"] for one in records[1:]]
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none"])

@@ -93,7 +93,7 @@ def test_a_folder_that_is_ours_is_gone_on_with(case, run):
 def test_a_writer_leaves_a_file_of_something_else(text, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
-    with pytest.raises(UsageError, match="not a record"), RecordWriter(path):
+    with pytest.raises(UsageError, match="is not one of attnprobe"), RecordWriter(path):
         pass
     assert path.read_text() == text
 

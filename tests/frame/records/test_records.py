@@ -323,7 +323,7 @@ def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
 
 def test_the_first_malformed_lines_are_named_and_the_others_counted():
     lines = [Malformed(Path("r.jsonl"), number, None, "wrong") for number in range(6)]
-    expected = ["r.jsonl:4: wrong; it is left out", "1 more lines are no records"]
+    expected = ["r.jsonl:4: wrong; it is left out", "1 more lines are malformed"]
     assert malformed_notes(lines, "is left out")[-2:] == expected
     assert malformed_notes(lines[:5], "is left out")[-1] == "r.jsonl:4: wrong; it is left out"
 
@@ -371,7 +371,7 @@ def test_a_head_without_a_budget_keeps_the_prompt():
     "about", [{}, {"prompt": 50}, {"kv_heads": 2}, {"prompt": 0, "kv_heads": 2}, {"prompt": 9, "kv_heads": 0}]
 )
 def test_budgets_of_no_plan_are_refused(about):
-    with pytest.raises(UsageError, match="the budgets are of no plan"):
+    with pytest.raises(UsageError, match="the budgets are not of a plan"):
         kvpress_ratios(Budgets("h2o", {}, KEYS, about))
 
 

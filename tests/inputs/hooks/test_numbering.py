@@ -109,7 +109,7 @@ def test_budgets_belong_to_the_layers_of_the_model(built):
     valid = batch["attention_mask"].bool()
     with injected(model, "window", 8, layer="1"):
         assert apart(tiny_models.hidden(model, batch)[valid], some[valid]) <= 2 * SAME
-    with pytest.raises(UsageError, match="no budget is given for layer 3, head 0"), injected(model, "window", {1: 8}):
+    with pytest.raises(UsageError, match="no budget for layer 3, head 0"), injected(model, "window", {1: 8}):
         tiny_models.hidden(model, batch)
 
 

@@ -580,7 +580,7 @@ def test_memory_has_a_figure_of_its_own(bench):
         (("--n", "a"), "not a whole number"),
         (("--d", "0", "--method", "performer"), "d: 0 is below 1; write a whole number from 1 on"),
         (("--heads", "0"), "heads=0"),
-        (("--quadratic-n", "1"), "quadratic_n=1"),
+        (("--quadratic-n", "1"), "quadratic-n=1"),
         (
             ("--method", "amm", "--n", "64", "--d", "8", "--quadratic-n", "32"),
             "amm costs n² p + 2 n d p: called up to n=3",

@@ -204,7 +204,7 @@ def test_a_call_whose_layer_of_the_cache_is_not_known_is_one_line():
     readers(2, module, own)
     readers(3, module, torch.randn(1, 4, 5, 4))
     assert readers.layers == {0: 0, 1: 0, 2: 0, 3: None}
-    with pytest.raises(Unsupported, match="attention call 3 reads keys of no layer of the model's cache that is known"):
+    with pytest.raises(Unsupported, match="the keys of attention call 3 are in no known layer of the model's cache"):
         readers.of(cache)
 
 

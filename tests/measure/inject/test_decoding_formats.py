@@ -109,7 +109,7 @@ def test_a_prompt_is_read_exactly_or_by_quantised_keys_and_values(ask, model, te
 def test_only_formats_read_a_prompt_so(ask):
     *others, combined, fmt = ask("knorm,topk,knorm+q8_0,q8_0", prompt="quantised", d=(8,))
     for cell in others:
-        assert cell["status"] == "skipped" and "prompt=quantised is of formats in all heads" in cell["reason"]
+        assert cell["status"] == "skipped" and "prompt=quantised needs a format in all heads" in cell["reason"]
     assert fmt["status"] == combined["status"] == "ok"
 
 

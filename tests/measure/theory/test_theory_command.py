@@ -532,7 +532,7 @@ def test_compare_refuses_a_run_of_theory(run, file):
     code, _, err = run("compare", "r", "r")
     assert (
         code == 2
-        and "it holds records of `theory`; compare takes two runs of `error`, of `rounding`, of `bench`, of `inject`"
+        and "it holds cells of `theory`; compare takes two runs of `error`, of `rounding`, of `bench`, of `inject`"
         in err
     )
 

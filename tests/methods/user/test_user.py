@@ -649,7 +649,7 @@ def test_another_process_makes_the_same_call_or_says_that_the_file_changed(mine)
     again = pickle.loads(pickle.dumps(work))  # the loaded function itself does not travel
     assert again == work and torch.equal(again.run(make()).output, expected)
     mine.write_text(MINE + "#")
-    with pytest.raises(BadResult, match="mine.py:linear changed while the run was on"):
+    with pytest.raises(BadResult, match="mine.py:linear: its file changed while the run was on"):
         pickle.loads(pickle.dumps(work)).run(make())
     assert torch.equal(work.run(make()).output, expected)  # a run stays with what it began with
 

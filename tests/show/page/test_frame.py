@@ -23,7 +23,7 @@ def fields_of(command):
 def test_the_page_describes_the_records_of_every_command():
     page = records_page()
     for command in EXPERIMENTS:
-        _, _, section = page.partition(f"## Records of {command}\n")
+        _, _, section = page.partition(f"## Rows of {command}\n")
         section = section.partition("\n## ")[0]
         for name in shape_of(command).columns:
             assert f"| `{name}` |" in section, (command, name)

@@ -109,7 +109,7 @@ def test_what_is_judged(smoke):
     rows = result.frame.set_index(["case", "q_head"])
     assert set(rows.loc[first, "verdict"]) == {"missing"}
     assert list(rows.loc[second, "verdict"]) == ["passes", "wrong"]
-    assert rows.loc[(second, 1), ["not_finite", "worst_row", "excess"]].tolist() == [1, 7, inf]
+    assert rows.loc[(second, 1), ["entries_not_finite", "worst_row", "excess"]].tolist() == [1, 7, inf]
     assert rows.loc[(second, 0), "ratio_to_framework"] > 0
 
 
