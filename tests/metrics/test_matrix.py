@@ -195,19 +195,24 @@ def test_the_passes_are_products_with_the_difference():
         assert first.size[i] >= torch.linalg.matrix_norm(dense[0][i % 2], 2)
 
 
-def test_rows_of_a_streamed_approximation_are_computed_once_a_pass():
-    """Products with it would compute them twice, and in float64."""
+@pytest.mark.parametrize(("room", "again"), [(0, 300), (128 * 300 * 4, 172), (2**27, 0)])
+def test_rows_of_a_streamed_approximation_are_computed_once_and_kept_while_there_is_room(room, again, monkeypatch):
+    """Products with it would compute them twice a pass, and in float64. Rows without room are computed in each pass."""
     qkv, computed = make(n=300, h=1, dtype=torch.float32), Counter()
+    b, other = exact(qkv), SoftmaxAttention(qkv.q, 0.9 * qkv.k, qkv.scale)
+    [expected] = shared_matrix_errors(b, [other], norms=exact_norms(b))
 
     class Counted(SoftmaxAttention):
         def scores(self, heads, start, stop, out=None):
             computed[self.dtype] += stop - start
             return super().scores(heads, start, stop, out)
 
-    b = exact(qkv)
-    [errors] = shared_matrix_errors(b, [Counted(qkv.q, 0.9 * qkv.k, qkv.scale)], norms=exact_norms(b))
+    monkeypatch.setattr(differences_file, "KEPT", room)
+    monkeypatch.setattr(differences_file, "CPU_BLOCK", 128)
+    [errors] = shared_matrix_errors(b, [Counted(other.q, other.k, other.scale)], norms=exact_norms(b))
     passes = int(errors.metrics["matrix_spectral_passes"])
-    assert passes > 2 and computed == {torch.float32: 300 * passes}
+    assert passes > 2 and computed == {torch.float32: 300 + again * (passes - 1)}
+    assert abs(errors.metrics["matrix_spectral"] / expected.metrics["matrix_spectral"] - 1) < 1e-5
 
 
 def test_nothing_of_size_n_by_n_is_made():
