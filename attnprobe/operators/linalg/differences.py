@@ -160,23 +160,22 @@ class Differences:
         infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
         units = None if self.units_of_entries is None else self.units_of_entries[:, heads, None, None]
         for begin, end in blocks.rows():
-            block, space = blocks.exact(begin, end), spare[:, : end - begin]
+            block = blocks.exact(begin, end)
             absolute_b = block if isinstance(self.exact, Streamed) else block.abs()  # those of attention are positive
             sums = absolute_b.sum(2)
-            columns += absolute_b.sum(1)
+            columns[:, : block.shape[2]] += absolute_b.sum(1)
             largest = torch.maximum(largest, sums.amax(1).double())
             for at in _by_products(parts, s):
-                made = product(block, v1).repeat(1, 1, (at.stop - at.start) // s)
-                products.add(begin, end, at, block, made)
+                products.add(begin, end, at, block, times(block, v1).repeat(1, 1, (at.stop - at.start) // s))
             for c, part in enumerate(rows):
                 if isinstance(part, Streamed):
                     e = blocks.less(c, part, begin, end)
-                    products.add(begin, end, _columns(c, s), e, product(e, v1))
+                    products.add(begin, end, _columns(c, s), e, times(e, v1))
                 else:
-                    e = block if part is None else less(block, part, begin, space)
+                    e = block if part is None else less(block, part, begin, part_of(spare, end - begin, self.n_k))
                 own = e if units is None else e / units[c]
                 squares[c] += torch.linalg.vector_norm(own, dim=2).double().square().sum(1)
-                absolute = sums if part is None else torch.abs(e, out=space).sum(2)
+                absolute = sums if part is None else torch.abs(e, out=part_of(spare, *e.shape[1:])).sum(2)
                 infinity[c] = torch.maximum(infinity[c], absolute.amax(1).double())
         return columns, squares, infinity, largest
 
@@ -199,10 +198,10 @@ class Differences:
         for begin, end in blocks.rows():
             for at, x in by_products:
                 block = blocks.exact(begin, end)
-                products.add(begin, end, at, block, product(block, x))
+                products.add(begin, end, at, block, times(block, x))
             for c, part, at, x in streamed:
                 e = blocks.less(c, part, begin, end)
-                products.add(begin, end, at, e, product(e, x))
+                products.add(begin, end, at, e, times(e, x))
 
     def _products(
         self, approximations: Sequence[int], heads: slice, parts: Sequence[Operator | None], x: Tensor
@@ -262,7 +261,9 @@ class _Kept:
 
 
 class _Blocks:
-    """Blocks of rows of g heads in one pass, (g, b, n_k): kept ones, or computed ones, which the next may overwrite.
+    """Blocks of rows of g heads in one pass: kept ones, or computed ones, which the next one may overwrite.
+
+    A block, (g, b, w), has the first w keys: of causal matrices those that its rows see.
 
     Args:
         parts: the approximations of the pass. B itself is kept for those that are not streamed.
@@ -270,6 +271,7 @@ class _Blocks:
 
     def __init__(self, matrices: Differences, heads: slice, parts: Sequence[Operator | None]) -> None:
         self.kept, self.heads, self.operator = matrices.kept, heads, matrices.exact.heads(heads)
+        self.streamed = [part for part in (self.operator, *parts) if isinstance(part, Streamed)]
         self.keeps_exact = not all(isinstance(part, Streamed) for part in parts)
         self.spaces = tuple(matrices._space(heads.stop - heads.start) for _ in range(2))
         self.current: tuple[int, Tensor] | None = None  # the first row of the block of B, and the block
@@ -281,42 +283,57 @@ class _Blocks:
     def exact(self, begin: int, end: int) -> Tensor:
         """Rows of B."""
         if self.current is None or self.current[0] != begin:
-            space = self.spaces[0]
-            made = self._block(
-                None, begin, end, space, self.keeps_exact, lambda out: rows_of(self.operator, out, begin)
-            )
+            made = self._block(None, begin, end, self.keeps_exact, lambda out: rows_of(self.operator, out, begin))
             self.current = begin, made
         return self.current[1]
 
     def less(self, c: int, part: Streamed, begin: int, end: int) -> Tensor:
         """Rows of B less those of approximation c."""
+        return self._block(c, begin, end, True, lambda out: less(self.exact(begin, end), part, begin, out))
 
-        def make(out: Tensor) -> Tensor:
-            return less(self.exact(begin, end), part, begin, out)
-
-        return self._block(c, begin, end, self.spaces[1], True, make)
-
-    def _block(
-        self, c: int | None, begin: int, end: int, space: Tensor, keep: bool, make: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        place, out = (c, self.heads.start, begin), space[:, : end - begin]
+    def _block(self, c: int | None, begin: int, end: int, keep: bool, make: Callable[[Tensor], Tensor]) -> Tensor:
+        place = c, self.heads.start, begin
         if (known := self.kept.blocks.get(place)) is not None:
             return known
+        seen = self.operator.shape[2]
+        if isinstance(self.operator, Streamed):
+            seen = max(one.seen(begin, end) for one in self.streamed)
+        out = part_of(self.spaces[0 if c is None else 1], end - begin, seen)
         if not keep or not self.kept.fits(out.nbytes):
             return make(out)
         made = self.kept.blocks[place] = make(torch.empty_like(out))
         return made
 
 
+def part_of(space: Tensor, rows: int, keys: int) -> Tensor:
+    """The memory of a block (g, b, n_k) for one of fewer rows and keys, (g, rows, keys)."""
+    return space.flatten()[: len(space) * rows * keys].view(len(space), rows, keys)
+
+
 def rows_of(op: Operator, out: Tensor, begin: int) -> Tensor:
-    """Rows of an operator from ``begin`` on, (g, b, n_k), as many as ``out`` has, perhaps in its memory."""
+    """Rows of an operator from ``begin`` on: as many as ``out`` (g, b, w) has, perhaps in its memory.
+
+    Of a streamed operator the first w keys; of others all.
+    """
     end = begin + out.shape[1]
-    return op.rows_into(out, begin, end) if isinstance(op, Streamed) else op.rows(begin, end)
+    if isinstance(op, Streamed):
+        return op.first_keys(begin, end, out.shape[2]).rows_into(out, 0, end - begin)
+    return op.rows(begin, end)
 
 
 def less(block: Tensor, op: Operator, begin: int, out: Tensor) -> Tensor:
-    """A block of rows of B less those of an approximation, in ``out``."""
-    return torch.sub(block, rows_of(op, out, begin).to(block.dtype), out=out)
+    """A block of rows of B, (g, b, w), less those of an approximation, in ``out``; keys from w on are zero in B."""
+    rows, seen = rows_of(op, out, begin).to(block.dtype), block.shape[2]
+    if rows.shape == block.shape:
+        return torch.sub(block, rows, out=out)
+    torch.neg(rows, out=out)
+    out[..., :seen] += block
+    return out
+
+
+def times(block: Tensor, x: Tensor) -> Tensor:
+    """A block of rows with the first w keys, (g, b, w), times x (g, n_k, s)."""
+    return product(block, x[:, : block.shape[2]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +357,7 @@ class _Products:
         own = torch.sub(made, self.minus[:, begin:end, at], out=made)
         own = _divided(own, None if self.divisor is None else self.divisor[..., at])
         self.y[:, begin:end, at] = own
-        self.total[:, at] += product(own.mT, e)
+        self.total[:, at, : e.shape[2]] += product(own.mT, e)
 
 
 def _columns(i: int, s: int) -> slice:
