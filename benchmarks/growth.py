@@ -7,8 +7,8 @@ heads, a method at d = 32 and a window, and again with one of these four times a
 `performer`, which cost the same. An exponent is the logarithm of the ratio of the least CPU seconds, to the base 4. A
 fixed part of a command makes exponents smaller, so a larger one than the goal is work that the command repeats.
 
-Memory is the peak of a process beyond that of the same command at n = 512: 256 queries of one head over --keys random
-keys of 64 numbers, in which Q, K and V alone are 64 MiB.
+Memory is the growth of a process, at its peak, while a command measures 256 queries of one head over --keys random keys
+of 64 numbers, in which K and V alone are 64 MiB.
 
 Goals: 2 in n for passes over the matrix, 3 for decompositions, 1 in heads, methods and windows, each with 0.15 for
 noise; 1.5 GiB. Exits 1 where one is missed.
@@ -16,10 +16,9 @@ noise; 1.5 GiB. Exits 1 where one is missed.
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
 import sys
 import tempfile
+from collections.abc import Callable
 from math import log
 from pathlib import Path
 from time import process_time
@@ -30,6 +29,7 @@ from measuring import Goal, arguments, finish
 from safetensors.torch import save_file
 
 from attnprobe import probe
+from attnprobe.metrics.cost import peak_bytes
 
 FACTOR, N, HEADS, QUERIES = 4, 512, 3, 256
 NOISE, MEMORY_GOAL = 0.15, 1536.0  # of an exponent; MiB, of which row metrics keep exact rows of 1 GiB
@@ -91,32 +91,26 @@ def exponents(name: str, rounds: int) -> list[Goal]:
     return goals
 
 
-def peak(name: str, keys: int) -> float:
-    """The largest resident set of a process that measures few queries, in MiB."""
-    command, options, _ = COMMANDS[name]
-    methods = {"of": ("softmax",)} if command == "spectrum" else {"methods": ("topk",) if name == "rows" else EQUAL[:1]}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "qkv.safetensors"
-        draws = torch.Generator().manual_seed(0)
-        sizes = {"q": QUERIES, "k": keys, "v": keys}
-        tensors = {axis: torch.randn(1, size, 64, generator=draws) for axis, size in sizes.items()}
-        save_file({**tensors, "positions": torch.arange(keys - QUERIES, keys)}, path)
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            own = {key: value for key, value in options.items() if key != "queries"}
-            return pool.apply(_peak, (command, {**own, **methods, "qkv": str(path), "out": f"{folder}/run"}))
-
-
-def _peak(command: str, options: dict[str, Any]) -> float:
-    torch.set_num_threads(1)
-    probe(command, device="cpu", **options)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def make(command: str, options: dict[str, Any], keys: int, folder: str) -> Callable[[], Any]:
+    """A command on a file of random Q, K and V, with a new run at each call."""
+    path = Path(folder) / "qkv.safetensors"
+    draws = torch.Generator().manual_seed(0)
+    sizes = {"q": QUERIES, "k": keys, "v": keys}
+    tensors = {axis: torch.randn(1, size, 64, generator=draws) for axis, size in sizes.items()}
+    save_file({**tensors, "positions": torch.arange(keys - QUERIES, keys)}, path)
+    return lambda: probe(command, device="cpu", qkv=str(path), out=tempfile.mkdtemp(dir=folder), **options)
 
 
 def memory(name: str, keys: int) -> list[Goal]:
-    """The memory of a command over many keys, beyond that over few."""
+    """The growth of the memory of a process in a command over many keys."""
     if name not in LONG:
         return []
-    grown = peak(name, keys) - peak(name, N)
+    command, options, _ = COMMANDS[name]
+    options = {key: value for key, value in options.items() if key != "queries"}
+    methods = ("topk",) if name == "rows" else EQUAL[:1]
+    options |= {"of": ("softmax",)} if command == "spectrum" else {"methods": methods}
+    with tempfile.TemporaryDirectory() as folder:
+        grown = (peak_bytes(make, command, options, keys, folder) or 0) / 2**20
     return [Goal(f"MiB of {name} at {keys} keys", grown, MEMORY_GOAL, at_least=False)]
 
 
