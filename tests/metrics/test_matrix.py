@@ -173,16 +173,24 @@ def test_operators_of_other_shapes_are_refused():
             matrix_errors(exact(make(n=n)), operator("linear", "softmax", make(n=n - 1)))
 
 
-def test_the_passes_are_products_with_the_difference():
-    """`normal` and `first` against dense matrices; `kivi` is streamed, and stands between others that are not."""
-    qkv = make(n=100, n_k=90, h=2)
-    ops = [None, *(operator(name, "softmax", qkv, 12) for name in ("performer", "kivi", "window"))]
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("room", [0, 2**27])
+def test_the_passes_are_products_with_the_difference(causal, room, monkeypatch):
+    """`normal` and `first` against dense matrices; `kivi` is streamed, and stands between others that are not.
+
+    Of the causal rows the first 384 see the first 384 keys alone; `performer` has weights at hidden ones too.
+    """
+    monkeypatch.setattr(differences_file, "KEPT", room)
+    full = make(n=450, h=2) if causal else make(n=100, n_k=90, h=2)
+    qkv, m = full.replace(causal=causal), full.n_k
+    of = {"performer": full, "kivi": qkv, "window": qkv}
+    ops = [None, *(operator(name, "softmax", inputs, 12) for name, inputs in of.items())]
     matrices = Differences(exact(qkv), ops)
-    v1, _ = start_block(90, 16, 0, F64, torch.device("cpu"))
+    v1, _ = start_block(m, 16, 0, F64, torch.device("cpu"))
     first = matrices.first(v1)
     dense = [exact(qkv).dense() - (0 if op is None else op.dense()) for op in ops]
     which = torch.tensor([7, 0, 3, 2])
-    x = torch.randn(4, 90, 16, generator=torch.Generator().manual_seed(1), dtype=F64)
+    x = torch.randn(4, m, 16, generator=torch.Generator().manual_seed(1), dtype=F64)
     got = matrices.normal(x, which)
     for place, i in enumerate(which.tolist()):
         e = dense[i // 2][i % 2]
