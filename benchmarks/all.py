@@ -38,6 +38,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "theory": ["--weights", "initialized", "--heads", "0:0,2:3", *TEXT],
     "architectures": ["--write", os.devnull],
     "commands": ["--only", "rows,theory,audit"],
+    "growth": ["--only", "error,matrix,audit", "--rounds", "1"],
     "scale": ["--ray", "--rounds", "2"],
     "selections": [],
     "rounding": ["--layer", "0"],

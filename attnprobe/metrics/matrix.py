@@ -99,8 +99,9 @@ def matrix_errors(
     float32 cannot resolve to ``tol`` is measured again in float64, and one of less than 1e-6 of B from its entries, if
     products with B and B~ cannot resolve it. The errors are those of the operators as computed:
     float32 entries of B have errors up to 5e-6 of ‖B‖. Up to 256 keys, E is computed densely and its norm is exact. A
-    pass of a head costs ``n_q n_k (p + 2 s)`` multiply-adds with s = 32 (16 below 512 keys). Memory on a CPU: for each
-    thread two blocks of rows, at most ``max(2^18, 64 n_k)`` numbers each, and ``s n_k`` numbers for each pass and head.
+    pass of a head costs ``n_q n_k (p + 2 s)`` multiply-adds with s = 32 (16 below 512 keys). Memory on a CPU: 128 MiB
+    of rows that later passes read again, for each thread three blocks of rows, at most ``max(2^18, 64 n_k)`` numbers
+    each, and ``s n_k`` numbers for each pass and head.
 
     Args:
         tol: the relative width at which the interval of ``‖E‖₂`` counts as closed.

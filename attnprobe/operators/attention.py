@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from .base import Operator
-from .blocks import head_blocks
+from .blocks import head_blocks, reach
 from .groups import folded, of_heads, repeated, unfolded
 from .precision import full_precision, product
 from .terms import Terms
@@ -74,6 +76,26 @@ class Streamed(Operator):
             seen = int(visible.last.min()) + 1  # keys that every row sees
         scores[..., seen:].masked_fill_(visible.hidden(self.shape[2], seen), float("-inf"))
         return scores
+
+    def seen(self, start: int, stop: int) -> int:
+        """The number of first keys among which are all that rows ``start … stop - 1`` see, in multiples of `KEYS`.
+
+        A GPU would have to be waited for to know, so there it is the number of all keys.
+        """
+        if self.visible is None or self.device.type != "cpu":
+            return self.shape[2]
+        return reach(int(self.visible.last[start:stop].max()), self.shape[2])
+
+    def first_keys(self, start: int, stop: int, seen: int) -> Self:
+        """Rows ``start … stop - 1``, (h, stop - start, seen), which see none but the first ``seen`` keys."""
+        rows = slice(start, stop)
+        part = copy(self)
+        part._underflows = self._underflows  # of all rows and keys: those of the part would cost a pass over its keys
+        part.q, part.k = self.q[:, rows], self.k[:, :seen]
+        part.visible = None if self.visible is None else self.visible.of(rows)
+        part.terms = None if self.terms is None else self.terms.of(rows=rows, keys=slice(seen))
+        part.shape = (self.shape[0], stop - start, seen)
+        return part
 
     @full_precision()
     def rows_into(self, out: Tensor, start: int, stop: int) -> Tensor:
@@ -274,6 +296,11 @@ class GaussianAttention(Streamed):
         super().__init__(q, k, scale, visible, terms)
         half_q, half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))
         self.half_q, self.half_k = half_q, repeated(half_k, len(q))  # (h, n)
+
+    def first_keys(self, start: int, stop: int, seen: int) -> Self:
+        part = super().first_keys(start, stop, seen)
+        part.half_q, part.half_k = self.half_q[:, start:stop], self.half_k[:, :seen]
+        return part
 
     def _lowest(self) -> Tensor:
         return -abs(self.scale) / 2 * (_largest_norm(self.q) + repeated(_largest_norm(self.k), len(self.q))) ** 2

@@ -96,7 +96,9 @@ class _Switch:
                 with warnings.catch_warnings():  # of torch about its older settings
                     warnings.simplefilter("ignore")
                     self.before = self.read()
-                    self.make([one.setting for one in self.choices])
+                    wanted = [one.setting for one in self.choices]
+                    if self.before != wanted:  # `make` reads each setting again, as long as a small product
+                        self.make(wanted)
 
     def off(self) -> None:
         with self.lock:

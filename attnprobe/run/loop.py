@@ -68,7 +68,7 @@ def measure_cells(
             ledger = Ledger(cells, folder, inputs, notify=notify, progress=progress, timings=timings)
             work = ledger.all_work + cells.work_of_opening(place for place, keys in ledger.missing.items() if keys)
             # less work takes less than LONG seconds on any machine: no line is due, and the speed need not be known
-            per_second, state = speed() if work > LONG * SLOWEST else (SLOWEST, "")
+            per_second, state = speed(enough=work / LONG) if work > LONG * SLOWEST else (SLOWEST, "")
             if (seconds := work / per_second) > LONG:
                 notify(f"about {duration(seconds)} for {len(ledger.work)} cells ({state}); --dry-run lists them")
             # other processes build the cells for themselves: a model in memory is not pickled

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -31,13 +34,14 @@ PACKAGES = (
 )
 
 
-def versions() -> dict[str, str]:
+@cache  # the metadata of twelve packages take 50 ms to parse, and a run asks three times
+def versions() -> Mapping[str, str]:
     """The versions of attnprobe, Python, the platform and the packages that can change a number."""
     installed = {"attnprobe": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             installed[name] = version(name)
-    return installed
+    return MappingProxyType(installed)
 
 
 def git_commit() -> str | None:

@@ -173,16 +173,24 @@ def test_operators_of_other_shapes_are_refused():
             matrix_errors(exact(make(n=n)), operator("linear", "softmax", make(n=n - 1)))
 
 
-def test_the_passes_are_products_with_the_difference():
-    """`normal` and `first` against dense matrices; `kivi` is streamed, and stands between others that are not."""
-    qkv = make(n=100, n_k=90, h=2)
-    ops = [None, *(operator(name, "softmax", qkv, 12) for name in ("performer", "kivi", "window"))]
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("room", [0, 2**27])
+def test_the_passes_are_products_with_the_difference(causal, room, monkeypatch):
+    """`normal` and `first` against dense matrices; `kivi` is streamed, and stands between others that are not.
+
+    Of the causal rows the first 384 see the first 384 keys alone; `performer` has weights at hidden ones too.
+    """
+    monkeypatch.setattr(differences_file, "KEPT", room)
+    full = make(n=450, h=2) if causal else make(n=100, n_k=90, h=2)
+    qkv, m = full.replace(causal=causal), full.n_k
+    of = {"performer": full, "kivi": qkv, "window": qkv}
+    ops = [None, *(operator(name, "softmax", inputs, 12) for name, inputs in of.items())]
     matrices = Differences(exact(qkv), ops)
-    v1, _ = start_block(90, 16, 0, F64, torch.device("cpu"))
+    v1, _ = start_block(m, 16, 0, F64, torch.device("cpu"))
     first = matrices.first(v1)
     dense = [exact(qkv).dense() - (0 if op is None else op.dense()) for op in ops]
     which = torch.tensor([7, 0, 3, 2])
-    x = torch.randn(4, 90, 16, generator=torch.Generator().manual_seed(1), dtype=F64)
+    x = torch.randn(4, m, 16, generator=torch.Generator().manual_seed(1), dtype=F64)
     got = matrices.normal(x, which)
     for place, i in enumerate(which.tolist()):
         e = dense[i // 2][i % 2]
@@ -195,19 +203,24 @@ def test_the_passes_are_products_with_the_difference():
         assert first.size[i] >= torch.linalg.matrix_norm(dense[0][i % 2], 2)
 
 
-def test_rows_of_a_streamed_approximation_are_computed_once_a_pass():
-    """Products with it would compute them twice, and in float64."""
+@pytest.mark.parametrize(("room", "again"), [(0, 300), (128 * 300 * 4, 172), (2**27, 0)])
+def test_rows_of_a_streamed_approximation_are_computed_once_and_kept_while_there_is_room(room, again, monkeypatch):
+    """Products with it would compute them twice a pass, and in float64. Rows without room are computed in each pass."""
     qkv, computed = make(n=300, h=1, dtype=torch.float32), Counter()
+    b, other = exact(qkv), SoftmaxAttention(qkv.q, 0.9 * qkv.k, qkv.scale)
+    [expected] = shared_matrix_errors(b, [other], norms=exact_norms(b))
 
     class Counted(SoftmaxAttention):
         def scores(self, heads, start, stop, out=None):
             computed[self.dtype] += stop - start
             return super().scores(heads, start, stop, out)
 
-    b = exact(qkv)
-    [errors] = shared_matrix_errors(b, [Counted(qkv.q, 0.9 * qkv.k, qkv.scale)], norms=exact_norms(b))
+    monkeypatch.setattr(differences_file, "KEPT", room)
+    monkeypatch.setattr(differences_file, "CPU_BLOCK", 128)
+    [errors] = shared_matrix_errors(b, [Counted(other.q, other.k, other.scale)], norms=exact_norms(b))
     passes = int(errors.metrics["matrix_spectral_passes"])
-    assert passes > 2 and computed == {torch.float32: 300 * passes}
+    assert passes > 2 and computed == {torch.float32: 300 + again * (passes - 1)}
+    assert abs(errors.metrics["matrix_spectral"] / expected.metrics["matrix_spectral"] - 1) < 1e-5
 
 
 def test_nothing_of_size_n_by_n_is_made():

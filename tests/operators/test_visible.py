@@ -10,6 +10,8 @@ from attnprobe import exact, input_statistics, matrix_errors, output_errors, spe
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import METHODS, approximate, get
 from attnprobe.metrics.condition import exact_matrices
+from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention
+from attnprobe.operators.terms import Terms
 from attnprobe.operators.visible import Visible
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
@@ -90,6 +92,17 @@ def test_exact_attention_of_some_rows_is_that_of_the_literal_mask(form, rows):
     on_cpu = operator.on(torch.device("cpu"))
     assert torch.equal(on_cpu.dense(), operator.dense())
     assert (operator.heads(slice(1, 2)).dense()[0] - operator.dense()[1]).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("kind", [SoftmaxAttention, UnnormalisedAttention, GaussianAttention])
+def test_the_first_keys_of_causal_rows_are_all_that_they_see(kind):
+    qkv = make(n=500, score=3.0).replace(causal=True)
+    bias = Terms(bias=torch.linspace(-1, 1, 500, dtype=F64).expand(1, 500, 500))
+    operator = kind(qkv.q, qkv.k, qkv.scale, visible=qkv.visible, terms=bias)
+    assert [operator.seen(0, 384), operator.seen(100, 385), operator.seen(499, 500)] == [384, 500, 500]
+    rows = operator.rows(100, 300)
+    assert (operator.first_keys(100, 300, 384).dense() - rows[..., :384]).abs().max() < 1e-14 * rows.max()
+    assert not rows[..., 384:].any()
 
 
 @every_form

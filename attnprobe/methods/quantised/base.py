@@ -10,7 +10,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ...errors import Unsupported, UsageError
 from ...operators import SoftmaxAttention
-from ...operators.blocks import reach, row_blocks
+from ...operators.blocks import row_blocks
 from ...operators.groups import of_heads, repeated
 from ...operators.precision import full_precision, product
 from ...operators.visible import Visible
@@ -356,8 +356,8 @@ class RecentExact(SoftmaxAttention):
         out = self.q.new_empty(*self.shape[:2], v.shape[2])
         change = exact - v
         for first, last in row_blocks(self.shape[1], ROWS):
-            part = self._seen(first, last)
-            seen = part.shape[2]
+            seen = self.seen(first, last)
+            part = self.first_keys(first, last, seen)
             for heads, start, stop, block in part._blocks(change):
                 begin, recent = part._recent(start, stop)
                 added, read = (of_heads(x[:, :seen], heads, self.shape[0]) for x in (change, v))
@@ -366,14 +366,10 @@ class RecentExact(SoftmaxAttention):
                 out[heads, first + start : first + stop] = rows
         return out
 
-    def _seen(self, start: int, stop: int) -> RecentExact:
-        """Rows ``start … stop - 1`` with the first keys, as many as these rows see."""
-        rows = slice(start, stop)
-        assert self.visible is not None  # rows of inputs that are not causal have the same exact keys
-        visible = self.visible.of(rows)
-        seen = reach(int(visible.last.max()), self.shape[2])
-        k, exact = self.k[:, :seen], self.exact[:, :seen]
-        return RecentExact(self.q[:, rows], k, self.scale, visible, exact, self.first[rows])
+    def first_keys(self, start: int, stop: int, seen: int) -> Self:
+        part = super().first_keys(start, stop, seen)
+        part.exact, part.first = self.exact[:, :seen], self.first[start:stop]
+        return part
 
     def _lowest(self) -> Tensor:
         return SoftmaxAttention(self.q, torch.cat([self.k, self.exact], 1), self.scale)._lowest()

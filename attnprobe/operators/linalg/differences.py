@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from .norms import unit_of_squares
 
 CPU_BLOCK, LEAST_ROWS = 256, 64  # rows of one head on a CPU
 CPU_ENTRIES = 2**18  # of a block with more rows than the least: it stays in the cache
+KEPT = 2**27  # bytes of blocks that a CPU keeps for later passes: it reads them ten times faster than it makes them
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Differences:
     """The matrices ``E_c = B - B~_c``; None among the approximations is 0, so that its E is B itself.
 
     B is computed in blocks of rows, with one exponential for each entry. All approximations use a block while it is in
-    the cache. On a CPU a block has one head, and threads compute several heads side by side. On other devices it has
-    all heads that fit: a pass takes as many operations for many heads as for one, and does not wait for the device.
+    the cache. On a CPU a block has one head, and threads compute several heads side by side; the first `KEPT` bytes of
+    blocks are kept for later passes, and the others computed again. On other devices a block has all heads that fit: a
+    pass takes as many operations for many heads as for one, and does not wait for the device.
     Products are ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~. Of a `Streamed` B~ they would
     compute all rows, twice and in float64; there E is a block of rows of B less those of B~, in the dtype of B. Norms
     subtract entry by entry, so their only cancellation is that of E itself. If squares of a matrix under- or overflow,
@@ -63,6 +66,7 @@ class Differences:
         self.h, self.n_q, self.n_k = exact.shape
         heads = block_shape(exact, CPU_BLOCK)[0]
         self.groups = [slice(*pair) for pair in row_blocks(self.h, heads)]  # heads that a block has together
+        self.kept = _Kept(KEPT if exact.device.type == "cpu" else 0)
         self.units: Tensor | None = None  # of the matrices in products, (C, h); None is 1 for all
         self.units_of_entries: Tensor | None = None  # and in sums of squares of entries
 
@@ -127,7 +131,7 @@ class Differences:
             wide[row, :, column] = x[place]
             wide = wide.flatten(2)  # (g, n_k, a' s)
             products = self._products(approximations, heads, parts, wide)
-            self._normal_sums(heads, parts, wide, products)
+            self._normal_sums(approximations, heads, parts, wide, products)
             applied = self._transposed(parts, products)
             out[place] = applied.unflatten(2, (len(parts), s))[row, :, column]
 
@@ -148,48 +152,56 @@ class Differences:
         These are the column sums of B (g, n_k), sums of squares (C, g), and the largest row sums of each ``|E_c|``
         (C, g) and of B (g,).
         """
-        exact, s = self.exact.heads(heads), v1.shape[2]
+        s, blocks = v1.shape[2], _Blocks(self, heads, parts)
         rows = [one if isinstance(one, Streamed) else self._op(c, heads) for c, one in enumerate(parts)]
-        count, spaces = len(parts), (self._space(len(v1)), self._space(len(v1)))
+        count, spare = len(parts), self._space(len(v1))
         columns = v1.new_zeros(len(v1), self.n_k)
         squares = torch.zeros(count, len(v1), dtype=torch.float64, device=v1.device)
         infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
         units = None if self.units_of_entries is None else self.units_of_entries[:, heads, None, None]
-        for begin, end, block in self._blocks(exact, spaces[0]):
-            absolute_b = block if isinstance(exact, Streamed) else block.abs()  # those of attention are not negative
+        for begin, end in blocks.rows():
+            block = blocks.exact(begin, end)
+            absolute_b = block if isinstance(self.exact, Streamed) else block.abs()  # those of attention are positive
             sums = absolute_b.sum(2)
-            columns += absolute_b.sum(1)
+            columns[:, : block.shape[2]] += absolute_b.sum(1)
             largest = torch.maximum(largest, sums.amax(1).double())
             for at in _by_products(parts, s):
-                made = product(block, v1).repeat(1, 1, (at.stop - at.start) // s)
-                products.add(begin, end, at, block, made)
+                products.add(begin, end, at, block, times(block, v1).repeat(1, 1, (at.stop - at.start) // s))
             for c, part in enumerate(rows):
-                e = block if part is None else self._less(block, part, begin, end, spaces[1])
                 if isinstance(part, Streamed):
-                    products.add(begin, end, _columns(c, s), e, product(e, v1))
+                    e = blocks.less(c, part, begin, end)
+                    products.add(begin, end, _columns(c, s), e, times(e, v1))
+                else:
+                    e = block if part is None else less(block, part, begin, part_of(spare, end - begin, self.n_k))
                 own = e if units is None else e / units[c]
                 squares[c] += torch.linalg.vector_norm(own, dim=2).double().square().sum(1)
-                absolute = sums if part is None else e.abs_().sum(2)
+                absolute = sums if part is None else torch.abs(e, out=part_of(spare, *e.shape[1:])).sum(2)
                 infinity[c] = torch.maximum(infinity[c], absolute.amax(1).double())
         return columns, squares, infinity, largest
 
-    def _normal_sums(self, heads: slice, parts: Sequence[Operator | None], wide: Tensor, products: _Products) -> None:
+    def _normal_sums(
+        self,
+        approximations: Sequence[int],
+        heads: slice,
+        parts: Sequence[Operator | None],
+        wide: Tensor,
+        products: _Products,
+    ) -> None:
         """Add to the products of a later pass over g heads."""
-        exact, s = self.exact.heads(heads), wide.shape[2] // len(parts)
-        spaces = self._space(len(wide)), self._space(len(wide))
-        runs: list[tuple[slice, Streamed | None]] = [(at, None) for at in _by_products(parts, s)]
-        runs += [(_columns(i, s), part) for i, part in enumerate(parts) if isinstance(part, Streamed)]
-        read = [wide[..., at].contiguous() for at, _ in runs]
-        for begin, end, block in self._blocks(exact, spaces[0]):
-            for (at, part), x in zip(runs, read, strict=True):
-                e = block if part is None else self._less(block, part, begin, end, spaces[1])
-                products.add(begin, end, at, e, product(e, x))
-
-    def _less(self, block: Tensor, op: Operator, begin: int, end: int, space: Tensor) -> Tensor:
-        """A block of rows of B less those of an approximation, in ``space``."""
-        out = space[:, : end - begin]
-        rows = op.rows_into(out, begin, end) if isinstance(op, Streamed) else op.rows(begin, end)
-        return torch.sub(block, rows.to(self.dtype), out=out)
+        s, blocks = wide.shape[2] // len(parts), _Blocks(self, heads, parts)
+        by_products = [(at, wide[..., at].contiguous()) for at in _by_products(parts, s)]
+        streamed = [
+            (c, part, _columns(i, s), wide[..., _columns(i, s)].contiguous())
+            for i, (c, part) in enumerate(zip(approximations, parts, strict=True))
+            if isinstance(part, Streamed)
+        ]
+        for begin, end in blocks.rows():
+            for at, x in by_products:
+                block = blocks.exact(begin, end)
+                products.add(begin, end, at, block, times(block, x))
+            for c, part, at, x in streamed:
+                e = blocks.less(c, part, begin, end)
+                products.add(begin, end, at, e, times(e, x))
 
     def _products(
         self, approximations: Sequence[int], heads: slice, parts: Sequence[Operator | None], x: Tensor
@@ -222,23 +234,106 @@ class Differences:
         op = self._op(c, heads)
         return None if op is None else op.to(self.dtype if isinstance(op, Streamed) else torch.float64)
 
-    def _blocks(self, op: Operator, space: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """Yields ``(begin, end, rows of B)`` of g heads, the same in every pass.
-
-        A block may overwrite the one before it.
-        """
-        for begin, end in row_blocks(self.n_q, space.shape[1]):
-            if isinstance(op, Streamed):
-                block = op.rows_into(space[:, : end - begin], begin, end)
-            else:
-                block = op.rows(begin, end)
-            yield begin, end, block
-
     def _space(self, heads: int) -> Tensor:
         """Memory for a block of rows, used again for each: it stays in the cache."""
         row = torch.empty(0, dtype=self.dtype, device=self.exact.device)
         rows = min(self.n_q, block_rows(row, heads * self.n_k, _cpu_rows(self.n_k)))
         return row.new_empty(heads, rows, self.n_k)
+
+
+class _Kept:
+    """Blocks of rows that later passes read again, for all threads.
+
+    Args:
+        room: bytes.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room, self.lock = room, Lock()
+        self.blocks: dict[tuple[int | None, int, int], Tensor] = {}  # by approximation (None: B), head and row
+
+    def fits(self, size: int) -> bool:
+        """Whether a block of ``size`` bytes has room, which it then takes."""
+        with self.lock:
+            fits = size <= self.room
+            self.room -= size if fits else 0
+        return fits
+
+
+class _Blocks:
+    """Blocks of rows of g heads in one pass: kept ones, or computed ones, which the next one may overwrite.
+
+    A block, (g, b, w), has the first w keys: of causal matrices those that its rows see.
+
+    Args:
+        parts: the approximations of the pass. B itself is kept for those that are not streamed.
+    """
+
+    def __init__(self, matrices: Differences, heads: slice, parts: Sequence[Operator | None]) -> None:
+        self.kept, self.heads, self.operator = matrices.kept, heads, matrices.exact.heads(heads)
+        self.streamed = [part for part in (self.operator, *parts) if isinstance(part, Streamed)]
+        self.keeps_exact = not all(isinstance(part, Streamed) for part in parts)
+        self.spaces = tuple(matrices._space(heads.stop - heads.start) for _ in range(2))
+        self.current: tuple[int, Tensor] | None = None  # the first row of the block of B, and the block
+
+    def rows(self) -> Iterator[tuple[int, int]]:
+        """The first and the last row, plus one, of each block; the same in every pass."""
+        return row_blocks(self.operator.shape[1], self.spaces[0].shape[1])
+
+    def exact(self, begin: int, end: int) -> Tensor:
+        """Rows of B."""
+        if self.current is None or self.current[0] != begin:
+            made = self._block(None, begin, end, self.keeps_exact, lambda out: rows_of(self.operator, out, begin))
+            self.current = begin, made
+        return self.current[1]
+
+    def less(self, c: int, part: Streamed, begin: int, end: int) -> Tensor:
+        """Rows of B less those of approximation c."""
+        return self._block(c, begin, end, True, lambda out: less(self.exact(begin, end), part, begin, out))
+
+    def _block(self, c: int | None, begin: int, end: int, keep: bool, make: Callable[[Tensor], Tensor]) -> Tensor:
+        place = c, self.heads.start, begin
+        if (known := self.kept.blocks.get(place)) is not None:
+            return known
+        seen = self.operator.shape[2]
+        if isinstance(self.operator, Streamed):
+            seen = max(one.seen(begin, end) for one in self.streamed)
+        out = part_of(self.spaces[0 if c is None else 1], end - begin, seen)
+        if not keep or not self.kept.fits(out.nbytes):
+            return make(out)
+        made = self.kept.blocks[place] = make(torch.empty_like(out))
+        return made
+
+
+def part_of(space: Tensor, rows: int, keys: int) -> Tensor:
+    """The memory of a block (g, b, n_k) for one of fewer rows and keys, (g, rows, keys)."""
+    return space.flatten()[: len(space) * rows * keys].view(len(space), rows, keys)
+
+
+def rows_of(op: Operator, out: Tensor, begin: int) -> Tensor:
+    """Rows of an operator from ``begin`` on: as many as ``out`` (g, b, w) has, perhaps in its memory.
+
+    Of a streamed operator the first w keys; of others all.
+    """
+    end = begin + out.shape[1]
+    if isinstance(op, Streamed):
+        return op.first_keys(begin, end, out.shape[2]).rows_into(out, 0, end - begin)
+    return op.rows(begin, end)
+
+
+def less(block: Tensor, op: Operator, begin: int, out: Tensor) -> Tensor:
+    """A block of rows of B, (g, b, w), less those of an approximation, in ``out``; keys from w on are zero in B."""
+    rows, seen = rows_of(op, out, begin).to(block.dtype), block.shape[2]
+    if rows.shape == block.shape:
+        return torch.sub(block, rows, out=out)
+    torch.neg(rows, out=out)
+    out[..., :seen] += block
+    return out
+
+
+def times(block: Tensor, x: Tensor) -> Tensor:
+    """A block of rows with the first w keys, (g, b, w), times x (g, n_k, s)."""
+    return product(block, x[:, : block.shape[2]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +357,7 @@ class _Products:
         own = torch.sub(made, self.minus[:, begin:end, at], out=made)
         own = _divided(own, None if self.divisor is None else self.divisor[..., at])
         self.y[:, begin:end, at] = own
-        self.total[:, at] += product(own.mT, e)
+        self.total[:, at, : e.shape[2]] += product(own.mT, e)
 
 
 def _columns(i: int, s: int) -> slice:
