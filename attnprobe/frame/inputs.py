@@ -13,7 +13,7 @@ from .rows import HEAD, CellLine, HeadRow, RowTypes, with_metrics
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-INPUT_ROWS = RowTypes({HEAD: with_metrics("InputsRow", HeadRow, INPUTS)})
+INPUT_ROWS = RowTypes({HEAD: with_metrics("InputsRow", HeadRow, (*INPUTS, METRICS["stable_rank"]))})
 PLACE = ("weights", "source", "scale_inputs", "n", "layer", "window", "head")
 
 

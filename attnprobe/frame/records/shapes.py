@@ -111,7 +111,7 @@ class Shape(Generic[R]):
         """The first problem of a record, in words, or None.
 
         >>> Shape(Manifest).problem({"start": "2026-11-28", "deaths": 0})
-        'field deaths: expected a list, got 0'
+        'field deaths: expected a valid list, got 0'
         """
         problems = self.by_field(record)
         if not problems:

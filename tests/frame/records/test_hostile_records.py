@@ -250,15 +250,16 @@ def test_more_changes_of_a_manifest_are_shown(command, tmp_path):
 def test_inputs_that_are_none_are_named_and_the_rest_is_shown(tmp_path):
     shutil.copytree(RUNS / "error", tmp_path / "r")
     path = tmp_path / "r/inputs.jsonl"
-    first, *rest = map(json.loads, path.read_text().splitlines())
-    del first["key"]
-    path.write_text("".join(json.dumps(one) + "\n" for one in [first, *rest]))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    ends = [number for number, line in enumerate(lines) if "schema" in line]
+    broken = lines[ends[0]]
+    del broken["window"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     actual = read_inputs(tmp_path / "r")
-    assert [str(one) for one in actual.malformed] == [f"{path}:1: field key: missing"] and len(actual.records) == len(
-        rest
-    )
+    named = f"{path}:{ends[0] + 1}: cell {broken['key']}: field window: missing"
+    assert [str(line) for line in actual.malformed] == [named] and len(actual.records) == len(ends) - 1
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none"])
-    assert result.exit_code == 4 and f"{path}:1: field key: missing; it is left out" in result.stderr
+    assert result.exit_code == 4 and f"{named}; it is left out" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "manifest.json", "inputs.jsonl"])

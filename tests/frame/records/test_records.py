@@ -311,7 +311,7 @@ def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
     """Whatever order the folder lists them in: a later file's record takes the place of an earlier one's."""
     numbers = [7, 2, 9, 1, 4, 8, 3, 6, 5]
     for number in numbers:
-        place = {"source": {}, "layer": 0, "window": 0, "n": number, "heads": [0], "metrics": {}}
+        place = {"source": {}, "layer": 0, "window": 0, "n": number, "heads": [0], "lines": 0, "kind": "cell"}
         own = {"schema": SCHEMA, "key": f"own-{number}", "command": "inputs", "status": "ok", **place}
         shared = {**own, "key": "shared"}
         text = "".join(json.dumps(record) + "\n" for record in (own, shared))
