@@ -250,7 +250,7 @@ def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file
     with pytest.raises(SystemExit):
         main(["report", str(out)])
     assert "inputs:" not in capsys.readouterr().out
-    (out / "inputs.jsonl").write_text('{"schema": 1, "key": "x", "command": "inputs"}\n')
+    (out / "inputs.jsonl").write_text('{"schema": 1, "kind": "cell", "lines": 0, "key": "x", "command": "inputs"}\n')
     with pytest.raises(SystemExit) as stop:
         main(["report", str(out)])
     shown = capsys.readouterr()
