@@ -28,7 +28,7 @@ from golden import small_runs as golden
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent
 KEPT, ROUNDING = HERE / "values", HERE / "values" / "rounding.txt"
-DIGITS = 9
+DIGITS = 8
 LISTED = " : "  # between a place and the dimensions whose entries its line lists
 EXACT = 2.0**-20  # relative: sixteen roundings of float32, by which any metric may move
 NOTHING = 2.0**-40  # absolute: the rounding of float64 in a number of order one, with a condition number of 4096
