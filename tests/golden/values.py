@@ -508,8 +508,10 @@ def _lines_of(numbers: Numbers) -> Iterator[str]:
         place, metric, listed = _split(*key)
         tables.setdefault((place, tuple(_named(listed))), {}).setdefault(metric, {})[listed] = value
     for (place, names), table in sorted(tables.items()):
-        columns = [sorted(column, key=_rank) for column in map(set, zip(*(at for row in table.values() for at in row)))]
-        listed = [f"{name}={','.join(at.partition('=')[2] for at in column)}" for name, column in zip(names, columns)]
+        seen = {at for row in table.values() for at in row}
+        columns = [sorted(set(entries), key=_rank) for entries in zip(*seen, strict=True)]
+        values = [",".join(at.partition("=")[2] for at in column) for column in columns]
+        listed = [f"{name}={text}" for name, text in zip(names, values, strict=True)]
         yield " | ".join(place) + (LISTED + " | ".join(listed) if listed else "") + "\n"
         for metric, row in sorted(table.items()):
             yield "\t".join(["", metric, *(row.get(at, "") for at in product(*columns))]) + "\n"

@@ -4,7 +4,19 @@ import functools
 
 import pytest
 import torch
-from inputs import DTYPES, PRECISIONS, SCORES, assert_twin, draws_of, entry_band, eps, make, one_head, output_band, reaching
+from inputs import (
+    DTYPES,
+    PRECISIONS,
+    SCORES,
+    assert_twin,
+    draws_of,
+    entry_band,
+    eps,
+    make,
+    one_head,
+    output_band,
+    reaching,
+)
 from pretend_device import AWAY, Pretended, pretending
 from twins import exact as exact_twin
 from twins_causal import CAUSAL, last_rows
@@ -263,13 +275,13 @@ def test_heads_whose_rows_rounding_decides_are_counted(score):
 
 @every_dtype
 @every_taken
-@pytest.mark.parametrize("top", [200.0, 2000.0, 2e4])
-def test_large_scores_give_finite_outputs(name, target, dtype, top):
-    approx = run(name, target, reaching(top, n=N, dtype=dtype).replace(causal=True))
-    if get(name).claims("vanishing_normaliser", target):
-        assert (approx.lost_rows() <= approx.diagnostics["bad_rows"]).all()
-        return
-    assert torch.isfinite(approx.output).all() and not approx.diagnostics["bad_rows"].any()
+def test_large_scores_give_finite_outputs(name, target, dtype):
+    for top in (200.0, 2000.0, 2e4):
+        approx = run(name, target, reaching(top, n=N, dtype=dtype).replace(causal=True))
+        if get(name).claims("vanishing_normaliser", target):
+            assert (approx.lost_rows() <= approx.diagnostics["bad_rows"]).all()
+        else:
+            assert torch.isfinite(approx.output).all() and not approx.diagnostics["bad_rows"].any()
 
 
 @every_form
