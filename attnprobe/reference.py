@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from .errors import Unsupported, unknown
 from .grammar.arguments import checked
@@ -201,6 +200,9 @@ def _mask(visible: Visible | None, n_q: int, n_k: int) -> dict[str, Any]:
             if n_q == n_k:
                 return {"is_causal": True}
             if last.device.type == "cuda":  # with a mask of numbers no flash kernel runs there
+                # its module imports torch's compiler, which takes a third of the start of a command
+                from torch.nn.attention.bias import causal_lower_right
+
                 return {"attn_mask": causal_lower_right(n_q, n_k)}
         # every query sees all keys, such as one query behind a cache
         if (last == n_k - 1).all():

@@ -170,7 +170,7 @@ def measure_and_show(
         note(f"no cell falls to this part of the run; {session.path} is as it was")
         raise exit_of(records, ())
     [view] = views(open_run(session.path, measured=records), style=output.style)
-    results = judged(view.gate_lines, gates)
+    results = judged(view.gate_lines, gates) if gates else []
     with tolerate_write_errors(session.path) as lost:
         show(view, output, announced, gates_markdown(results))
         keep_files(view, session.path, columns_of(output))

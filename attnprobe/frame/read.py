@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
@@ -67,6 +68,12 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
     for name in set(in_both) & {*STATE}:
         of_rows[name] = of_rows[name].fillna(of_cells[name]) if name in of_rows else of_cells[name]
     return pd.concat([of_cells.drop(columns=in_both), of_rows], axis=1)
+
+
+def found_by(frame: DataFrame, query: str) -> DataFrame:
+    """The rows that a query finds. pandas prepares every column of a frame for a query, so it gets the named ones."""
+    named = [name for name in dict.fromkeys(re.findall(r"\w+", query)) if name in frame]
+    return frame.loc[frame[named].eval(query)]
 
 
 def place_of(cell: Fields, label: str) -> dict[str, Any]:

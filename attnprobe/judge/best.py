@@ -9,6 +9,7 @@ from typing import Any
 from ..files import Fields
 from ..frame import Rows
 from ..frame.metric import ROUNDING
+from ..frame.read import found_by
 from ..show.grid import line_keys, plain
 from ..show.table import Table
 from .chance import LEVEL
@@ -48,7 +49,7 @@ class Best:
         if mean not in lines:
             return []
         fragile = f"{mean}.fragile"
-        sound = lines.query(table.competes)
+        sound = found_by(lines, table.competes)
         sound = sound[~sound[fragile].astype(bool)] if fragile in sound else sound
         sound = sound[sound[mean].notna() & sound["d"].notna()].sort_values(mean, kind="stable")
         if sound.empty:
@@ -101,7 +102,7 @@ def _duels(
     """
     drafts = []
     for number, lines in enumerate(budgets):
-        best, *others = (rows_of_line[_key(line, keys)] for line in lines.to_dict("records"))
+        best, *others = (rows_of_line[_key(line, keys)] for line in lines[[*keys]].to_dict("records"))
         for rank, other in enumerate(others, 1):
             for draft in drafts_of(paired(best, other, other_method=True), [metric], None, counts=True):
                 drafts.append({**draft, "budget": number, "rank": rank})

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, unknown
 from ..frame.metric import METRICS
+from ..frame.read import found_by
+from ..frame.summary import STATE
 from ..grammar.foreign import one_line
 from ..grammar.lists import counted
 from .notes import OF_STATUS, ROUNDING, Flag, bold_rule, flag_of
@@ -163,7 +165,7 @@ def summarised(
     if table.of_groups:
         groups = _groups(rows, by)
         lines = lines.assign(**{name: [of(group) for group in groups] for name, of in table.of_groups.items()})
-    if "reference" in lines:
+    if "reference" in lines and not lines["reference"].is_monotonic_increasing:
         # stable: the other lines keep the order of the run's plan
         lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
     return lines
@@ -215,7 +217,7 @@ def selected(frame: DataFrame, table: Table) -> DataFrame:
     unmeasured = {name: math.nan for name in re.findall(r"\w+", table.rows) if name in METRICS and name not in frame}
     frame = frame.assign(**unmeasured)
     frame = frame.assign(**{name: of(frame) for name, of in table.derived.items()})
-    return frame.query(table.rows) if table.rows else frame
+    return found_by(frame, table.rows) if table.rows else frame
 
 
 def _metrics_of(columns: Sequence[Column]) -> list[str]:
@@ -258,6 +260,11 @@ def _keys(group: DataFrame, names: Iterable[str]) -> Keys:
     return {name: plain(group[name].iloc[0]) for name in names}
 
 
+def _values(lines: DataFrame, names: Sequence[str]) -> list[tuple[Value, ...]]:
+    """The values of these columns in each line."""
+    return list(zip(*(map(plain, lines[name]) for name in names), strict=True)) if names else [()] * len(lines)
+
+
 def plain(value: Any) -> Any:
     """A value of a frame as one of Python, words on one line; None if it is missing."""
     if isinstance(value, str):
@@ -294,7 +301,7 @@ def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
 
 def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFrame) -> list[Cell]:
     """The cells, with the best cell of each group of at least two rivals in bold."""
-    sound = _complete(lines).query(table.competes).index
+    sound = found_by(_complete(lines), table.competes).index
     # a flagged value does not compete: the flag says why it may be wrong
     values = {number: cells[number].value for number in sound if cells[number].flag is None}
     rivals: dict[tuple[Value, ...], dict[int, float]] = {}
@@ -315,21 +322,21 @@ def _complete(lines: DataFrame) -> DataFrame:
 
 def _apart(table: Table, lines: DataFrame) -> tuple[str, ...]:
     """The methods without a sign that do not compete: yardsticks, which cost as much as exact attention."""
-    sound = _complete(lines).query(SOUND)
-    out = sound.index.difference(sound.query(table.competes).index)
+    sound = found_by(_complete(lines), SOUND)
+    out = sound.index.difference(found_by(sound, table.competes).index)
     return tuple(dict.fromkeys(map(str, sound.loc[out, "method"]))) if "method" in sound else ()
 
 
 def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns: dict[Column, list[Cell]]) -> Grid:
     """The grid of one place, with the sign of each line in its first cell."""
     cells = [list(line) for line in zip(*columns.values(), strict=True)]
-    flags = [flag_of(line) for line in lines.to_dict("records")]
+    flags = [flag_of(line) for line in lines[[name for name in STATE if name in lines]].to_dict("records")]
     cells = [[replace(line[0], flag=flag or line[0].flag), *line[1:]] for line, flag in zip(cells, flags, strict=True)]
     return Grid(
         table,
         tuple(columns),
         cells,
-        [_keys(lines.iloc[[number]], table.by) for number in range(len(lines))],
+        [dict(zip(table.by, values, strict=True)) for values in _values(lines, table.by)],
         place,
         _where(place, rows),
         one_line(table.sentence(rows)) if table.sentence else "",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, nearest, unknown
 from ..frame.metric import METRICS, ROUNDING, Metric
+from ..frame.read import found_by
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -57,7 +58,7 @@ def ratio_to(value: str, reference: str) -> Computed:
     """
 
     def ratios(lines: DataFrame) -> Series | Sequence[Any]:
-        found = lines.query(reference)[value].dropna()
+        found = found_by(lines, reference)[value].dropna()
         # a ratio to rounding would be a large number without a meaning
         if not len(found) or found.iloc[0] <= ROUNDING:
             return [None] * len(lines)

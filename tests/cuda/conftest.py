@@ -17,13 +17,13 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(config, items):
     ordinary = "cuda" not in config.option.markexpr and TEST_DEVICE not in os.environ
-    mine = [item for item in items if HERE in item.path.parents]
-    left = [item for item in mine if ordinary and item.get_closest_marker("share") is None]
+    mine = [item for item in items if item.path.is_relative_to(HERE)]
+    left = {item for item in mine if ordinary and item.get_closest_marker("share") is None}
     for item in mine:
         item.add_marker(pytest.mark.cuda)
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture

@@ -30,17 +30,15 @@ MODEL = "--model tiny --text words.txt --n 16"
 COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
     "error": f"{FILE} --method vmean,skyformer,nystromformer:inverse=pinv,linformer,torch:sdpa-math --d 4,8,64 "
     "--windows 2 --repeats 2 --scale-inputs 1,4 --plot errors,maps",
-    "error-rows": "--model decoder --text words.txt --n 16 --method topk,window,nystromformer --d 5,8 --layer 0,1 "
-    "--windows 2 --rows --no-matrix --plot positions",
+    "error-rows": "--model decoder --text words.txt --n 16 --method topk,window,nystromformer --d 5 --layer 0,1 "
+    "--head 0,2 --windows 2 --rows --no-matrix --plot positions",
     "spectrum": f"{MODEL} --weights pretrained,initialized --of softmax,lifted-gaussian,skyformer --d 4 --plot",
-    "condition": f"{FILE} --method skyformer,nystromformer,vmean --d 4,8 --windows 2 --sensitivity --iterations 6 "
-    "--plot",
+    "condition": f"{FILE} --method skyformer,nystromformer,vmean --d 4,8 --sensitivity --iterations 4 --plot",
     "theory": f"{FILE} --theorem skyformer-theorem-2,skyformer-lemma-3,skeinformer-jl,rank-collapse,eckart-young "
-    "--method skyformer --d 4,8 --epsilon 0.1,0.5 --repeats 3 --plot",
-    "audit": f"{FILE} --method performer,skeinformer,bigbird --d 8,12 --epsilon 0.2,1 --delta 0.05,0.3 --repeats 60 "
-    "--windows 2 --plot",
-    "rounding-formats": f"{FILE} --method nystromformer,performer,topk --d 4,8 --formats bf16,fp16 --plan --windows 2 "
-    "--plot all",
+    "--method skyformer --d 4 --epsilon 0.1,0.5 --repeats 3 --plot",
+    "audit": f"{FILE} --method performer,skeinformer,bigbird --d 8 --epsilon 0.2,1 --delta 0.05,0.3 --repeats 60 "
+    "--plot",
+    "rounding-formats": f"{FILE} --method nystromformer,performer,topk --d 4,8 --formats bf16,fp16 --plan --plot all",
     "budget": f"{FILE} --method skyformer,linformer --epsilon 2,0.8,0.05 --d-min 2 --repeats 2 --windows 2 --plot "
     "--scale-inputs 1,2",
     "bench": "--method linear,skyformer --n 16,32,64 --d 4 --heads 2 --p 4 --rounds 2 --errors --plot",
@@ -53,13 +51,14 @@ COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
 }
 MEASURED = {  # further small runs, whose numbers are compared
     "methods": f"error {FILE} --method all --d 8 --rows",
-    "methods-causal": "error --model decoder --text words.txt --n 16 --method all --d 6 --rows --layer 1 --no-matrix",
+    "methods-causal": "error --model decoder --text words.txt --n 16 --method all --d 6 --rows --layer 1 --head 0,2 "
+    "--no-matrix",
     "theorems": f"theory {FILE} --theorem all --method skyformer,nystromformer,linformer --d 4 --epsilon 0.1,0.5 "
     "--repeats 2",
     "condition-steps": f"condition {FILE} --method skyformer,nystromformer,vmean --d 4 --sensitivity --iterations 2 "
     "--head 0",
     "audit-few": f"audit {FILE} --method performer,skeinformer,bigbird --d 8,12 --epsilon 0.2,1 --delta 0.05,0.3 "
-    "--repeats 9 --windows 2 --rows",
+    "--repeats 9 --rows",
 }
 
 

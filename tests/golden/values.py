@@ -2,6 +2,8 @@
 
 ``values/RUN.txt`` has one line for each place of a run, and below it its metrics. A place is a source, window, repeat,
 layer, head, method, options, d, n and target, and the further dimensions that the command has: a step, a matrix, an ε.
+Up to two dimensions stand behind the colon of that line, with all their entries: the values of a metric are in the
+order of ``itertools.product`` of these entries.
 ``values/rounding.txt`` says how far the numbers of a metric move by rounding alone. `records_of` and `facts_of` read
 what the product writes; all else is independent of its files. After a number has moved for a reason that is known:
 
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ from golden import small_runs as golden
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent
 KEPT, ROUNDING = HERE / "values", HERE / "values" / "rounding.txt"
-DIGITS = 9
+DIGITS = 8
+LISTED = " : "  # between a place and the dimensions whose entries its line lists
 EXACT = 2.0**-20  # relative: sixteen roundings of float32, by which any metric may move
 NOTHING = 2.0**-40  # absolute: the rounding of float64 in a number of order one, with a condition number of 4096
 SEEN = 8  # times the movement that was seen on some processors, which is a sample of all
@@ -46,12 +50,10 @@ RUNS = {
         for name, line in golden.COMMANDS.items()
         if name != "audit"
     },
-    **{name: golden.MEASURED[name] for name in ("methods-causal", "theorems", "condition-steps")},
+    **{name: golden.MEASURED[name] for name in ("methods-causal", "theorems", "condition-steps", "audit-few")},
     "error": f"error {golden.COMMANDS['error'].replace('errors,maps', 'maps')}",
     "budget": f"budget {golden.COMMANDS['budget'].replace(' --plot', '')}",
-    "error-rows": f"error {golden.COMMANDS['error-rows'].partition(' --plot')[0].replace('5,8', '5')}",
     "methods": golden.MEASURED["methods"].replace(" --rows", ""),  # `methods-causal` has them of every method
-    "audit-few": golden.MEASURED["audit-few"].replace("--windows 2", "--windows 1"),
     "spectrum-eigen": f"spectrum {FILE} --of softmax,linear --kind eigen --d 4",
     "inject-budgets": f"inject {golden.MODEL} --budgets budgets.json",
     "inject-plan": f"inject {DECODER} --phase decode --prefix 9 --method knorm --d 5 --plan residual --plan-windows 2 "
@@ -69,18 +71,19 @@ GATES = {
     "gates-audit": "audit-few --fail-above violated=1",
 }
 SELECTIONS = {
-    "select-topk": f"{FILE} --n 24 --d 4",
-    "select-quest:page=2": f"{DECODER} --layer 0,1 --windows 2 --d 4",
+    "select-topk": f"select topk {FILE} --n 24 --d 4",
+    "select-quest": f"select quest:page=2 {DECODER} --layer 0,1 --windows 2 --d 4",
 }
-
-SELECTED = tuple(name.partition(":")[0] for name in SELECTIONS)
 
 PLACE = ("source", "window", "repeat", "layer", "head", "method", "options", "d", "n", "target")
 NOT_COMPARED = re.compile(  # times, memory, and quotients and counts of roundings
     "(.*_)?seconds|ratio_to_exact|peak_bytes|slack|ratio_to_framework.*|rounded_rows"
 )
-COLUMNS = ("index", "step", "trial", "k", "key", "query", "kv_head", "head")  # dimensions that lines list
 STATISTICS = ("mean", "se", "median", "p10", "p90", "count")
+COLUMNS = (  # dimensions whose entries a line lists: the first two that a place has
+    *("order", "position", "index", "step", "trial", "k", "key", "query", "statistic", "kv_head", "head", "d"),
+    *("epsilon", "repeat", "window"),
+)
 SUMMARISED = ("error", "condition", "theory", "audit-few", "budget", "inject", "inject-decode", "stability")
 STATISTICS_OF = re.compile(  # of errors, which have many metrics, those of some
     "(output|matrix)_spectral_relative|output_cosine_min|bad_rows|visited_fraction|drift|kl|loss_change|residual_sum|"
@@ -269,6 +272,15 @@ def selected(file: Path) -> Iterator[tuple[dict[str, Any], str, Any]]:
 # measured
 
 
+def together() -> list[tuple[str, ...]]:
+    """All names of files of numbers; those that read one run stand together, so that it is measured once."""
+    groups = {name: [name] for name in RUNS if name not in COMPARED}
+    for name, line in {**COMPARISONS, **GATES}.items():
+        read = next(word for word in line.split() if word in RUNS)
+        groups.setdefault(read, []).append(name)
+    return [*map(tuple, groups.values()), *((name,) for name in SELECTIONS)]
+
+
 def measured(names: Sequence[str] = ()) -> dict[str, Numbers]:
     """The numbers of every run, or of those that are named, by its name."""
     found: dict[str, Numbers] = {}
@@ -293,9 +305,8 @@ def measured(names: Sequence[str] = ()) -> dict[str, Numbers]:
             _, code = _answer([*RUNS[run].split(), "--device", "cpu", "--out", run, *options])
             found[name] = _listed([({"of": "exit"}, "code", code)])
         for name, line in selections.items():
-            method = name.removeprefix("select-")
-            golden.attnprobe(["select", method, *line.split(), "--out", "keys.safetensors", "--force"])
-            found[name.partition(":")[0]] = _listed(selected(here / "keys.safetensors"))
+            golden.attnprobe([*line.split(), "--out", "keys.safetensors", "--force"])
+            found[name] = _listed(selected(here / "keys.safetensors"))
     return found
 
 
@@ -419,34 +430,46 @@ def read() -> dict[str, Numbers]:
 
 def _parsed(path: Path) -> Numbers:
     numbers: Numbers = {}
-    place, along, at = [], "", []
+    place: list[str] = []
+    columns: list[list[str]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("\t"):
-            *place, last = line.split(" | ")
-            along, _, listed = last.partition("=")
-            at = listed.split(",")
+            shared, _, listed = line.partition(LISTED)
+            place, columns = shared.split(" | "), [_entries(part) for part in listed.split(" | ") if part]
             continue
         metric, *values = line[1:].split("\t")
-        for entry, value in zip(at, values, strict=True):
+        for entries, value in zip(product(*columns), values, strict=True):
             if value:
-                numbers[_sorted([*place, f"{along}={entry}"] if along else place), metric] = value
+                numbers[_whole([*place, *entries], metric)] = value
     return numbers
 
 
-def _sorted(place: Iterable[str]) -> Place:
-    """The dimensions of a place in their order."""
-    names = {part.partition("=")[0]: part for part in place}
-    return tuple(names[name] for name in (*PLACE, *sorted(names.keys() - {*PLACE})) if name in names)
+def _entries(column: str) -> list[str]:
+    """The entries of a listed dimension, NAME=VALUE."""
+    name, _, values = column.partition("=")
+    return [f"{name}={value}" for value in values.split(",")]
 
 
-def _along(place: Place) -> tuple[tuple[str, ...], str, str]:
-    """A place without the dimension that is written as columns, and that dimension."""
-    names = {part.partition("=")[0]: part for part in place}
-    for name in COLUMNS:
-        if name in names:
-            rest = tuple(part for part in place if part != names[name])
-            return rest, name, names[name].partition("=")[2]
-    return place, "", ""
+def _whole(place: Iterable[str], metric: str) -> tuple[Place, str]:
+    """The dimensions of a place in their order; a statistic is part of the metric's name."""
+    names = _named(place)
+    if "statistic" in names:
+        metric += "." + names.pop("statistic").partition("=")[2]
+    return tuple(names[name] for name in (*PLACE, *sorted(names.keys() - {*PLACE})) if name in names), metric
+
+
+def _split(place: Place, metric: str) -> tuple[Place, str, Place]:
+    """A place without the dimensions that its line lists, the metric without a statistic, and those dimensions."""
+    names = _named(place)
+    base, _, statistic = metric.rpartition(".")
+    if "of=statistics" in place and statistic in STATISTICS:
+        metric, names["statistic"] = base, f"statistic={statistic}"
+    listed = tuple(names.pop(name) for name in [name for name in COLUMNS if name in names][:2])
+    return tuple(names.values()), metric, listed
+
+
+def _named(place: Iterable[str]) -> dict[str, str]:
+    return {part.partition("=")[0]: part for part in place}
 
 
 def read_rounding() -> dict[str, Movements]:
@@ -465,7 +488,7 @@ def read_rounding() -> dict[str, Movements]:
 def write(numbers: Mapping[str, Numbers], rounding: Mapping[str, Movements]) -> None:
     """Keep these numbers of their runs, and no numbers of runs that there are no more."""
     for path in KEPT.glob("*.txt"):
-        if path.stem not in {*RUNS, *COMPARISONS, *GATES, *SELECTED, "rounding"}:
+        if path.stem not in {*RUNS, *COMPARISONS, *GATES, *SELECTIONS, "rounding"}:
             path.unlink()
     for run, of_run in numbers.items():
         (KEPT / f"{run}.txt").write_text("".join(_lines_of(of_run)), encoding="utf-8")
@@ -479,16 +502,25 @@ def write(numbers: Mapping[str, Numbers], rounding: Mapping[str, Movements]) -> 
 
 
 def _lines_of(numbers: Numbers) -> Iterator[str]:
-    """A line for each place, with the entries of its last dimension, and below it a line for each metric."""
-    tables: dict[tuple[Place, str], dict[str, dict[str, str]]] = {}
-    for (place, metric), value in numbers.items():
-        rest, along, entry = _along(place)
-        tables.setdefault((rest, along), {}).setdefault(metric, {})[entry] = value
-    for (rest, along), table in sorted(tables.items()):
-        entries = sorted({entry for row in table.values() for entry in row}, key=lambda text: (len(text), text))
-        yield " | ".join([*rest, f"{along}={','.join(entries)}"]) + "\n"
+    """A line for each place, with the entries of its listed dimensions, and below it a line for each metric."""
+    tables: dict[tuple[Place, Place], dict[str, dict[Place, str]]] = {}
+    for key, value in numbers.items():
+        place, metric, listed = _split(*key)
+        tables.setdefault((place, tuple(_named(listed))), {}).setdefault(metric, {})[listed] = value
+    for (place, names), table in sorted(tables.items()):
+        seen = {at for row in table.values() for at in row}
+        columns = [sorted(set(entries), key=_rank) for entries in zip(*seen, strict=True)]
+        values = [",".join(at.partition("=")[2] for at in column) for column in columns]
+        listed = [f"{name}={text}" for name, text in zip(names, values, strict=True)]
+        yield " | ".join(place) + (LISTED + " | ".join(listed) if listed else "") + "\n"
         for metric, row in sorted(table.items()):
-            yield "\t".join(["", metric, *(row.get(entry, "") for entry in entries)]) + "\n"
+            yield "\t".join(["", metric, *(row.get(at, "") for at in product(*columns))]) + "\n"
+
+
+def _rank(entry: str) -> tuple[int, str]:
+    """Numbers of few digits first, statistics in their order."""
+    value = entry.partition("=")[2]
+    return (STATISTICS.index(value), "") if value in STATISTICS else (len(value), value)
 
 
 def _settled(numbers: Numbers, known: Numbers, rounding: Movements) -> Numbers:

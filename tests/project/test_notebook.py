@@ -22,7 +22,7 @@ def test_it_has_25_cells_and_no_stored_output():
 
 
 @needs_minilm
-def test_every_cell_runs_in_one_namespace(no_hub, tmp_path, monkeypatch):
+def test_every_cell_runs_in_one_namespace(no_hub, tmp_path, monkeypatch, every_file):
     """A cell that ends in an expression has a value to show, as in Jupyter."""
     import matplotlib
 

@@ -73,7 +73,7 @@ def contains(line: list[str], words: list[str]) -> bool:
     return all(word in rest for word in words)
 
 
-def test_five_lines_of_python_go_from_tensors_to_a_figure(no_hub, tmp_path, monkeypatch):
+def test_five_lines_of_python_go_from_tensors_to_a_figure(no_hub, tmp_path, monkeypatch, every_file):
     [code] = re.findall(r"```python\n(.*?)\n```", README, re.S)
     assert len([line for line in code.splitlines() if line]) == 5
     monkeypatch.chdir(tmp_path)

@@ -275,7 +275,12 @@ def test_nothing_to_draw_is_said():
     assert sheets(two_methods().iloc[:0], ERRORS) == []
 
 
-def test_a_figure_is_the_same_byte_for_byte(tmp_path):
+def test_other_tests_draw_svg_alone(tmp_path):
+    sizes = {path.suffix: path.stat().st_size for path in save(draw(two_methods(), ERRORS), tmp_path / "errors")}
+    assert sizes == {".svg": sizes[".svg"], ".pdf": 0, ".png": 0} and sizes[".svg"] > 5000
+
+
+def test_a_figure_is_the_same_byte_for_byte(tmp_path, every_file):
     written = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

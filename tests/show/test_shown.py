@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import math
@@ -27,7 +28,9 @@ RUNS = [name for name in COMMANDS if experiment(name.partition("-")[0]).catalogu
 CALLED = METHOD.words | {"lower-bound": "lower"}  # what tables call a method
 
 
+@functools.cache
 def shown(folder):
+    """The view of a run; its tables are filled once for all tests."""
     [one] = views(open_run(folder))
     return one
 

@@ -9,6 +9,7 @@ from attnprobe.testing.cases import DTYPES, SCORES, make, permuted, reaching
 
 __all__ = [
     "DTYPES",
+    "PRECISIONS",
     "SCORES",
     "as_scipy",
     "assert_twin",
@@ -25,6 +26,8 @@ __all__ = [
     "reaching",
     "with_spectrum",
 ]
+
+PRECISIONS = [(SCORES[1], torch.float64), (SCORES[0], torch.float32)]  # a scale of the scores, and a dtype
 
 
 def one_head(qkv, row):

@@ -37,7 +37,8 @@ def csv_cell(value: object) -> object:
 
 def json_rows(frame: DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame as JSON has them: null where nothing was measured, and infinity as the text ``inf``."""
-    return [{str(name): _jsonable(value) for name, value in row.items()} for row in frame.to_dict("records")]
+    names, columns = [*map(str, frame)], [[*map(_jsonable, frame[name].tolist())] for name in frame]
+    return [dict(zip(names, line, strict=True)) for line in zip(*columns, strict=True)]
 
 
 def _jsonable(value: Any) -> Any:
