@@ -330,7 +330,8 @@ def _apart(table: Table, lines: DataFrame) -> tuple[str, ...]:
 def _grid(table: Table, place: Keys, rows: DataFrame, lines: DataFrame, columns: dict[Column, list[Cell]]) -> Grid:
     """The grid of one place, with the sign of each line in its first cell."""
     cells = [list(line) for line in zip(*columns.values(), strict=True)]
-    flags = [flag_of(line) for line in lines[[name for name in STATE if name in lines]].to_dict("records")]
+    states: DataFrame = lines.loc[:, [name for name in STATE if name in lines]]
+    flags = [flag_of(line) for line in states.to_dict("records")]
     cells = [[replace(line[0], flag=flag or line[0].flag), *line[1:]] for line, flag in zip(cells, flags, strict=True)]
     return Grid(
         table,
