@@ -403,6 +403,11 @@ class QKV:
         own = {name: getattr(self, name) for name in PARTS if name not in ("k", "v")}
         return own | {"k": self.shared_k, "v": self.shared_v}
 
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The tensors on which every method's result depends."""
+        return self.q, self.shared_k, self.shared_v, self.all_queries, self.bias
+
     def replace(self, **changes: Any) -> QKV:
         """The same inputs with other values of some arguments. If k or v alone has h heads, the other is repeated.
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 
@@ -41,7 +40,7 @@ def versions() -> Mapping[str, str]:
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             installed[name] = version(name)
-    return MappingProxyType(installed)
+    return installed
 
 
 def git_commit() -> str | None:

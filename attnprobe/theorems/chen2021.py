@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported, UsageError
-from ..methods.kept import Kept
 from ..metrics.condition import RIDGE, lemma3_interval, lemma3_scaled
 from ..operators import GaussianAttention, UnnormalisedAttention
+from ..operators.kept import Kept
 from ..operators.linalg.exceedance import clopper_pearson
 from ..operators.linalg.order import median
 from ..qkv import QKV
@@ -164,7 +164,7 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 def _facts(qkv: QKV, row: int, lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     """The `_new_facts` of one head, computed once for both theorems."""
-    kept = Kept(qkv, PAPER, setting.epsilons, setting.delta, setting.quadrature)
+    kept = Kept(qkv, qkv.tensors, PAPER, setting.epsilons, setting.delta, setting.quadrature)
     return kept.once(row, partial(_new_facts, lifted, setting))
 
 

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from ..methods.kept import Kept
 from ..operators import GaussianAttention, Operator, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
+from ..operators.kept import Kept
 from ..operators.linalg.inverses import shifted, truncated_pinv
 from ..operators.linalg.spectra import held
 from ..qkv import QKV
@@ -241,7 +241,7 @@ def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, Model]]:
             f"spectral shifting: {qkv.n_q} queries and {qkv.n_k} keys; it needs equal numbers, up to {HELD}"
         )
     parts: dict[tuple[int, str], list[Model]] = {}
-    kept = Kept(qkv, "spectral-shift", setting.budgets)
+    kept = Kept(qkv, qkv.tensors, "spectral-shift", setting.budgets)
     for row, head in enumerate(qkv.heads):
         order = setting.streams("spectral-shift", setting.seeds[0]).head(head, "indices")
         indices = torch.randperm(2 * qkv.n_q, generator=order)

@@ -131,7 +131,7 @@ def test_a_log_has_an_early_line_and_one_a_minute_and_a_terminal_its_notes(tty, 
 def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     notes = []
     request = ErrorRequest(qkv=str(file), device="cpu", out=str(tmp_path / "r"), matrix=False)
-    monkeypatch.setattr(loop, "speed", lambda: (1e6, "busy machine"))
+    monkeypatch.setattr(loop, "speed", lambda enough: (1e6, "busy machine"))
     monkeypatch.setattr(loop, "SLOWEST", 1e6)
     measure_errors(request, notify=notes.append)
     said = r"about [\d.]+ (min|h) for \d+ cells \(busy machine\); --dry-run lists them"

@@ -134,7 +134,9 @@ WITHOUT_BLOCKS = {
 def test_the_blocks_of_other_architectures_are_found_and_those_that_are_not_are_absent(name):
     model = build(name)
     calls = list(capture(model, inputs(model), blocks=True).values())
-    assert all(call.block is not None for call in calls[: 2 if "BART" in name else None])
+    # BART's cross attention and SigLIP's pooling head add to another stream than that of their queries
+    with_blocks = calls[: 2 if "BART" in name or "SigLIP" in name else None]
+    assert all(call.block is not None for call in with_blocks)
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_BLOCKS))

@@ -18,7 +18,7 @@ import attnprobe
 from attnprobe.measure import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
-CORE = {"errors", "rng", "grammar", "operators", "operators/linalg", "qkv", "reference", "approximation", "kept"}
+CORE = {"errors", "rng", "grammar", "operators", "operators/linalg", "qkv", "reference", "approximation"}
 READS = {"errors", "files", "grammar", "frame/records"}
 SCIENCES = CORE | {"files", "machine", "methods", "metrics", "theorems", "rounding", "inputs", "inject"}
 MAY = {
@@ -33,7 +33,6 @@ MAY = {
     "operators": {"errors", "machine"},
     "operators/linalg": {"errors", "rng", "operators"},
     "qkv": {"errors", "grammar", "operators"},
-    "kept": {"qkv"},
     "reference": {"errors", "grammar", "operators", "qkv"},
     "approximation": {"errors", "grammar", "operators", "qkv"},
     "methods": CORE | {"files", "machine"},

@@ -184,7 +184,7 @@ class DecodingBench(Bench):
         results = super().measure(work)
         if work.request.entry.family != "exact" and not self._acted():
             raise Unsupported(
-                f"{work.request.name} tests nothing: each head reads all {self.prefix_length} tokens of the prompt, as "
+                f"{work.request.name}: no test: each head reads all {self.prefix_length} tokens of the prompt, as "
                 "exact attention does; choose a smaller budget"
             )
         return results

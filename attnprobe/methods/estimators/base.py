@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...approximation import Approximation, Sampling
 from ...operators import Sparse
+from ...operators.kept import Kept, Made
 from ...qkv import QKV
 from ..base import per_head
-from ..kept import Kept, Made
 
 ROWS = 64  # queries of a block; draws come block by block, so the draws of a seed depend on it
 KEPT = 2**18  # scores of a head that are kept for other seeds
@@ -23,8 +23,8 @@ class KeptRows(Kept):
     """`Kept`, also of what is as large as a block of rows."""
 
     def __init__(self, qkv: QKV, *settings: object) -> None:
-        super().__init__(qkv, *settings)
-        differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv.q, qkv.shared_k, qkv.shared_v))
+        super().__init__(qkv, qkv.tensors, *settings)
+        differentiable = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in qkv.tensors)
         self.few = qkv.n_q <= ROWS and qkv.n_q * qkv.n_k <= KEPT and not differentiable
 
     def of_rows(self, what: Hashable, make: Callable[[], Made]) -> Made:

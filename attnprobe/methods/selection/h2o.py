@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ...operators.kept import Kept
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
-from ..kept import Kept
 from .base import Selection, working
 from .subsets import Allocation, Sets, check_subset, streamed, subset, subset_selector
 
@@ -71,7 +71,7 @@ def h2o(
     numbers = working(qkv)
     if streaming and qkv.causal:
         return streamed(numbers, d, d // 2, accumulate=True, sets=sets)
-    total, kept = numbers.q.new_zeros(qkv.h, qkv.n_k), Kept(qkv, "h2o")
+    total, kept = numbers.q.new_zeros(qkv.h, qkv.n_k), Kept(qkv, qkv.tensors, "h2o")
     done, counted = 0, 0.0  # queries whose weights are summed, and their scores
 
     def score(observed: QKV, end: int) -> Tensor:

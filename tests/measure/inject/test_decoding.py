@@ -277,11 +277,11 @@ def test_a_budget_of_the_whole_prompt_is_no_test(ask):
     for method in whole:
         name = method.partition(":")[0]
         skipped, few = by[name, PREFIX], by[name, PREFIX - 1]
-        line = f"{name} tests nothing: each head reads all {PREFIX} tokens of the prompt, as exact attention does"
+        line = f"{name}: no test: each head reads all {PREFIX} tokens of the prompt, as exact attention does"
         assert skipped["status"] == "skipped" and skipped["reason"].startswith(line)
         assert few["status"] == "ok" and metrics(few)["kl"] > 0
     assert by["topp", PREFIX]["status"] == by["softmax", None]["status"] == "ok"
-    with pytest.raises(UsageError, match="knorm tests nothing"):
+    with pytest.raises(UsageError, match="knorm: no test"):
         ask(methods=("knorm",), d=(PREFIX,), per_head=True, out="h")
 
 
@@ -790,7 +790,7 @@ def test_the_answer_of_a_needle_is_behind_the_prompt(question, models, tmp_path)
 
 def test_a_file_of_budgets_that_keeps_every_head_whole_is_no_test(planned, ask, tmp_path):
     [(name, contents)] = files_of(planned).items()
-    line = f"knorm tests nothing: each head reads all {PREFIX} tokens of the prompt"
+    line = f"knorm: no test: each head reads all {PREFIX} tokens of the prompt"
     path, given = tmp_path / name, {"methods": InjectRequest.methods, "d": InjectRequest.d}
     budgets = [{**one, "d": PREFIX} for one in contents["budgets"]]
     for first in (PREFIX, None, PREFIX - 1):

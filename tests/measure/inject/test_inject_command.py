@@ -962,7 +962,7 @@ def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts)
     read = load_qkv(model=models["bert"], text=texts["words"], n=N, layer=1, device="cpu")
     expected = input_statistics(read)
     [one] = [one for one in open_run("with").inputs if (one["layer"], one["window"]) == (1, 0)]
-    assert one["metrics"]["entropy"] == pytest.approx(expected["entropy"].tolist(), rel=1e-4)
+    assert [row["entropy"] for row in one["rows"]] == pytest.approx(expected["entropy"].tolist(), rel=1e-4)
     for place, more in enumerate((["--model-dtype", "bfloat16"], ["--no-input-statistics"])):
         assert inject("bert", *base, *more, "--out", f"without{place}")[0] == 0
         assert not open_run(f"without{place}").inputs

@@ -441,9 +441,9 @@ def test_damaged_files_are_named(tmp_path):
         ("image", "flat.npz", r"inputs \(N, n\) and labels \(N,\) are needed, got \(20,\) and \(3,\)"),
         ("image", "fewer.npz", r"are needed, got \(3, 20\) and \(2,\)"),
         ("image", "bool.npz", "inputs must hold whole numbers"),
-        ("image", "lengths.npz", r"lengths \(2, 1\) for inputs \(3, 1, 20\)"),
-        ("image", "scalar.npz", r"lengths \(\) for inputs"),
-        ("image", "no_lengths.npz", r"lengths \(0, 1\) for inputs"),
+        ("image", "lengths.npz", r"lengths of shape \(2, 1\) do not fit inputs \(3, 1, 20\)"),
+        ("image", "scalar.npz", r"lengths of shape \(\) do not fit inputs"),
+        ("image", "no_lengths.npz", r"lengths of shape \(0, 1\) do not fit inputs"),
     ):
         with pytest.raises(SourceError, match=words):
             opened(name, file)
