@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import unknown
 from ..files import Fields
+from . import Rows
 from .rows import CELL, HEAD, CellLine, RowTypes
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
     return pd.concat([of_cells.drop(columns=in_both), of_rows], axis=1)
 
 
-def found_by(frame: DataFrame, query: str) -> DataFrame:
+def found_by(frame: Rows, query: str) -> Rows:
     """The rows that a query finds. pandas prepares every column of a frame for a query, so it gets the named ones."""
     named = [name for name in dict.fromkeys(re.findall(r"\w+", query)) if name in frame]
     return frame.loc[frame[named].eval(query)]

@@ -49,7 +49,7 @@ class Best:
         if mean not in lines:
             return []
         fragile = f"{mean}.fragile"
-        sound: Any = found_by(lines, table.competes)  # pandas has no types for frames of columns by name
+        sound = found_by(lines, table.competes)
         sound = sound[~sound[fragile].astype(bool)] if fragile in sound else sound
         sound = sound[sound[mean].notna() & sound["d"].notna()].sort_values(mean, kind="stable")
         if sound.empty:
