@@ -15,8 +15,9 @@ float32 for all heads. A sharp head has many weights that are zero or nearly so:
 timed beside that of the fastest one, with the scores as they are and times four.
 
 Goals: 36 times faster than matrix_norm at n=4096 and 60 times at 8192, 3 times than the power iterations, 68 times for
-the sweep; at most 12 exact forwards; the slowest head at most 1.2 times the fastest; 100 MiB at n=4096 and 400 at 16384 beside the kept rows (128 MiB)
-for 12 heads; every interval closed to 1e-3 and holding the dense value. Exits 1 where one is missed.
+the sweep; at most 12 exact forwards; the slowest head at most 1.2 times the fastest; 100 MiB at n=4096 and 400 at 16384
+for 12 heads, beside 128 MiB of kept rows; every interval closed to 1e-3 and holding the dense value. Exits 1 where one
+is missed.
 """
 
 from __future__ import annotations
