@@ -66,7 +66,7 @@ def summary(frame: DataFrame, by: Sequence[str], metrics: Sequence[str] = (), cl
     columns: dict[str, Any] = {name: frame[name].take(first).reset_index(drop=True) for name in by}
     columns |= _counts(frame, codes, count) | _states(frame, codes, count)
     windows = _codes(frame, cluster)
-    doubtful = _numbers(frame, "rounded_rows") > 0
+    doubtful = numbers_of(frame, "rounded_rows") > 0
     described = partial(_described, frame, codes=codes, windows=windows, doubtful=doubtful, count=count)
     for name in (name for name in metrics if name in frame):
         metric = METRICS.get(name)
@@ -92,7 +92,7 @@ def _described(
     frame: DataFrame, name: str, codes: np.ndarray, windows: np.ndarray, doubtful: np.ndarray, count: int
 ) -> dict[str, Any]:
     """The columns ``NAME.STAT`` and ``NAME.STAT.fragile`` of a metric."""
-    values = _numbers(frame, name)
+    values = numbers_of(frame, name)
     found = statistics(values, codes, windows, count)
     flags = fragile(METRICS.get(name), values, codes, windows, doubtful, count)
     return {
@@ -228,7 +228,7 @@ def fragile(
     return {name: flag for name, flag in flags.items() if flag.any()}
 
 
-def _numbers(frame: DataFrame, name: str) -> np.ndarray:
+def numbers_of(frame: DataFrame, name: str) -> np.ndarray:
     """A column as float64, NaN where nothing was measured."""
     import numpy as np
 
@@ -267,9 +267,9 @@ def _states(frame: DataFrame, codes: np.ndarray, count: int) -> dict[str, Any]:
     worst = np.zeros(count, int)
     # `worst[codes] = …` would keep the last row of each group and not the worst
     np.maximum.at(worst, codes, ranks)
-    guarded = ~np.isnan(_numbers(frame, "guarded_rows"))
+    guarded = ~np.isnan(numbers_of(frame, "guarded_rows"))
     # a guard has replaced the rows that it counts, so they spoil nothing
-    spoiled = (_numbers(frame, "bad_rows") > 0) & ~guarded
+    spoiled = (numbers_of(frame, "bad_rows") > 0) & ~guarded
     bad = np.zeros(count, bool)
     np.logical_or.at(bad, codes, spoiled)
     reasons: list[str | None] = [None] * count

@@ -18,6 +18,7 @@ from ..errors import UsageError, unknown
 from ..frame import Rows
 from ..frame.metric import CHOICE, METRICS
 from ..frame.records.file import STATUSES
+from ..frame.summary import numbers_of
 from ..grammar.lists import spans
 from .chance import EQUAL, LEVEL, holm, simultaneous
 from .pairs import ARROW, related
@@ -370,11 +371,10 @@ def _place(rows: Rows) -> dict[str, Any]:
     import pandas as pd
 
     names = ("name", "method", "target", "n", "d", "weights", "scale_inputs", *TABLE, "options", "reference")
-    first: dict[str, Any] = {name: rows[name].array[0] for name in names if name in rows}
-    fields: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in first.items()}
+    first: dict[str, Any] = {name: rows[name].array[0] if name in rows else None for name in names}
+    known: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in first.items()}
     # numbers of numpy have no JSON form
-    fields = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
-    fields = dict.fromkeys(names) | fields
+    fields = {name: value.item() if hasattr(value, "item") else value for name, value in known.items()}
     layers = sorted(int(layer) for layer in rows["of_layer"].dropna().unique())
     together = bool(rows["together"].any())
     pair = ARROW in str(first["name"])
@@ -409,7 +409,7 @@ def _costs(a: Rows, b: Rows) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name in COSTS:
         for side, rows in (("a", a), ("b", b)):
-            values = rows[name].to_numpy(float, na_value=math.nan) if name in rows else np.empty(0)
+            values = numbers_of(rows, name)
             known = values[~np.isnan(values)]
             found[f"{name}_{side}"] = float(known.mean()) if len(known) else None
     return found

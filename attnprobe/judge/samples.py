@@ -10,7 +10,7 @@ import numpy as np
 
 from ..frame import Rows
 from ..frame.metric import Metric
-from ..frame.summary import fragile
+from ..frame.summary import fragile, numbers_of
 from .chance import FEWEST, Evidence, Statistic, of_heads, of_windows, two_samples
 
 SOUND = "mean without rounded rows"  # over the heads without rows that rounding decides
@@ -227,11 +227,9 @@ def measured(metric: Metric, pairing: Pairing, statistic: str | None = None) -> 
 
 def _values(frame: Rows, metric: Metric) -> Values:
     """The values of a metric, one of each row; a time is one value of its cell, not of a head."""
-    nothing = np.full(len(frame), math.nan)
-    value = frame[metric.name].to_numpy(float, na_value=math.nan) if metric.name in frame else nothing
+    value = numbers_of(frame, metric.name)
     value = np.where(np.isfinite(value), value, math.nan)
-    rounded = frame["rounded_rows"].to_numpy(float, na_value=0.0) if "rounded_rows" in frame else nothing
-    rows, doubtful = frame[[*UNIT, "seed"]], rounded > 0
+    rows, doubtful = frame[[*UNIT, "seed"]], numbers_of(frame, "rounded_rows") > 0
     if metric.name != "seconds":
         return Values(rows, value, doubtful)
     # the negative number of heads in place of the head: times of as many heads are paired
@@ -282,12 +280,11 @@ def _dependent(metric: Metric, pairing: Pairing, units: Units) -> str:
 def _unpaired(chosen: str, a: Values, b: Values) -> Measured:
     """The comparison of runs that share no window: their means over windows are two samples."""
     compute = STATISTICS[chosen]
-    used = [~np.isnan(side.value) & ~(side.doubtful & (chosen == SOUND)) for side in (a, b)]
-    values = [side.value[of_side] for side, of_side in zip((a, b), used, strict=True)]
-    of_windows = [
-        _by_window(side.value[of_side], side.windows[of_side], compute)
-        for side, of_side in zip((a, b), used, strict=True)
-    ]
+    values, of_windows = [], []
+    for side in (a, b):
+        used = ~np.isnan(side.value) & ~(side.doubtful & (chosen == SOUND))
+        values.append(side.value[used])
+        of_windows.append(_by_window(side.value[used], side.windows[used], compute))
     known = all(map(len, of_windows))
     evidence = two_samples(*of_windows) if known else Evidence(certain=True)
     ends = [_finite(of_side, compute) for of_side in values]

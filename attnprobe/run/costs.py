@@ -79,7 +79,9 @@ def work_of_method(
     work += rows * heads * ROWS * scores
     size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:
-        kept = min(2.0**27, 4.0 * heads * scores)  # rows that later passes read again
+        from ..operators.linalg.differences import KEPT
+
+        kept = min(KEPT, 4.0 * heads * scores)  # rows that later passes read again
         return work + work_of_passes(n, d, heads) * queries / n, size + 2.0**26 + kept
     return work, size
 

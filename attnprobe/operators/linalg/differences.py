@@ -161,7 +161,8 @@ class Differences:
         units = None if self.units_of_entries is None else self.units_of_entries[:, heads, None, None]
         for begin, end in blocks.rows():
             block = blocks.exact(begin, end)
-            absolute_b = block if isinstance(self.exact, Streamed) else block.abs()  # those of attention are positive
+            # weights of attention are not negative
+            absolute_b = block if isinstance(self.exact, Streamed) else block.abs()
             sums = absolute_b.sum(2)
             columns[:, : block.shape[2]] += absolute_b.sum(1)
             largest = torch.maximum(largest, sums.amax(1).double())
