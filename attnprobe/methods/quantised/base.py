@@ -206,12 +206,14 @@ class Coder:
     """The law of a format with its options, for the keys or the values of some inputs.
 
     Attributes:
+        numbers: of a vector in a cache; later ones are positional and stay exact.
         turns: the RoPE that is undone before the law and done again after it; None is none.
     """
 
     stated: Format
     side: Side
     options: Mapping[str, Any]
+    numbers: int
     turns: Turns | None = None
 
     @classmethod
@@ -225,7 +227,8 @@ class Coder:
         coders = {}
         for axis in options["of"]:
             side = Side("key" if axis == "k" else "value", stated.name, streams, heads)
-            coders[axis] = cls(stated, side, stated.own(options), turns if axis == "k" else None)
+            numbers, own_turns = (qkv.p_k, turns) if axis == "k" else (qkv.p_v, None)
+            coders[axis] = cls(stated, side, stated.own(options), numbers, own_turns)
         return coders
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -235,7 +238,7 @@ class Coder:
             Unsupported: a vector, or a scale, is beyond the range of the format or of the dtype.
         """
         # Codes are steps, of which no gradient is taken, and engines compute them in float32.
-        narrow = x.detach().float()
+        narrow = x.detach()[..., : self.numbers].float()
         if self.turns is None:
             read = self.stated.law(narrow, self.side, **self.options)
         else:
@@ -248,7 +251,7 @@ class Coder:
                 f"{self.side.method}: {self.side.word}s of up to {float(x.detach().abs().max()):.3g} are beyond the "
                 "range of its scales or numbers; scale the inputs down"
             )
-        return read
+        return read if self.numbers == x.shape[-1] else torch.cat([read, x[..., self.numbers :]], -1)
 
 
 def drawing_heads(qkv: QKV) -> list[int]:
