@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from measuring import Goal, arguments, finish
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaModel
+from transformers.models.llama import LlamaConfig, LlamaModel
 
 from attnprobe import probe
 from attnprobe.inputs.packaged import packaged_weights
@@ -71,10 +71,10 @@ COMMANDS = {
     "rows": Grown("error", {**PLAIN, "matrix": False, "rows": True}, long=True),
     "audit": Grown("audit", {**PLAIN, "repeats": 20, "queries": "last:64"}, 1, long=True),
     "budget": Grown("budget", {"d_max": 64, "input_statistics": False}, long=True),
-    "rounding": Grown("rounding", {**PLAIN, "formats": ("bf16",)}),
+    "rounding": Grown("rounding", {**PLAIN, "formats": ("bf16",)}, long=True),
     "theory": Grown("theory", {**PLAIN, "repeats": 4}, 3, n=128),
     "spectrum": Grown("spectrum", {"k": 8, "input_statistics": False}, long=True),
-    "condition": Grown("condition", PLAIN, 3),
+    "condition": Grown("condition", PLAIN, 3, long=True),
     "inject": Grown("inject", {**PLAIN, "layer": ("0",)}),
     "bench": Grown("bench", {"d": (32,), "rounds": 3, "memory": False}, source={}, lacks=("windows",), long=True),
     "stability": Grown(
@@ -91,7 +91,13 @@ AXES = ("n", "heads", "methods", "windows")
 def decoder(heads: int) -> tempfile.TemporaryDirectory[str]:
     """A folder with a Llama of these heads of 32 numbers, and MiniLM's tokenizer."""
     folder, tokenizer = tempfile.TemporaryDirectory(), packaged_weights()["path"]
-    sizes = {"vocab_size": 30522, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 32}
+    sizes: dict[str, Any] = {
+        "vocab_size": 30522,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+    }
     sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": N * FACTOR}
     torch.manual_seed(0)
     LlamaModel(LlamaConfig(**sizes)).save_pretrained(folder.name)
@@ -158,7 +164,7 @@ def memory(name: str, keys: int) -> list[Goal]:
         return []
     command = COMMANDS[name].command
     options = {key: value for key, value in COMMANDS[name].options.items() if key != "queries"}
-    methods = ("topk",) if name == "rows" else EQUAL[:1]
+    methods = {"rows": ("topk",), "condition": ("skyformer",)}.get(name, EQUAL[:1])
     options |= {"of": ("softmax",)} if command == "spectrum" else {"methods": methods}
     options |= {"inputs": "model"} if command == "bench" else {}
     with tempfile.TemporaryDirectory() as folder:
