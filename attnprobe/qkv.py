@@ -65,6 +65,8 @@ class QKV:
             `block`. ``None``: it computes exact attention, or it is not known.
         block: what these heads add to a model's residual stream at the queries, from which `row_metrics` has residual
             errors. Sources with a model give it. `replace` drops it, except with another label. ``None``: not known.
+        positional: the number of the last coordinates of ``q`` and ``k`` that carry a bias of positions, such as
+            ALiBi's. A cache does not hold them, so formats leave them exact.
 
     Raises:
         UsageError: an argument of another type, an axis that does not fit, a dtype that is not floating point, or
@@ -101,6 +103,7 @@ class QKV:
     softcap: float | None
     own: Tensor | None
     block: Block | None
+    positional: int
 
     def __init__(
         self,
@@ -123,6 +126,7 @@ class QKV:
         softcap: float | None = None,
         own: Tensor | None = None,
         block: Block | None = None,
+        positional: int = 0,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
         _check_axes(q, k, v)
@@ -153,6 +157,9 @@ class QKV:
         fields["key_positions"] = None if key_positions is None else self._checked_key_positions(key_positions)
         fields["bias"] = None if bias is None else self._checked_bias(bias)
         fields["softcap"] = None if softcap is None else _positive("softcap", softcap)
+        fields["positional"] = whole("positional", positional)
+        if self.positional >= self.p:
+            raise UsageError(f"positional: {positional} coordinates of {self.p} leave none to the keys")
         fields["own"] = None if own is None else self._checked_own(own)
         if block is not None and tuple(block.size.shape) != (self.n_q,):
             raise UsageError(f"block: its sizes have shape {tuple(block.size.shape)}, not ({self.n_q},)")
@@ -237,6 +244,7 @@ class QKV:
         masked += "" if self.sink_logits is None else ", sink_logits"
         masked += "" if self.bias is None else ", bias"
         masked += "" if self.softcap is None else f", softcap={self.softcap:g}"
+        masked += f", positional={self.positional}" if self.positional else ""
         masked += (
             ""
             if self.key_positions is None
@@ -320,6 +328,11 @@ class QKV:
     def p(self) -> int:
         """The head dimension of queries and keys."""
         return self.q.shape[2]
+
+    @property
+    def p_k(self) -> int:
+        """The numbers of a key in a cache: p without the positional coordinates."""
+        return self.p - self.positional
 
     @property
     def p_v(self) -> int:

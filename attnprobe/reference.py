@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from .errors import Unsupported, unknown
 from .grammar.arguments import checked
 from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention
 from .operators.blocks import row_blocks
+from .operators.terms import Terms
 from .operators.threads import side_by_side
 from .operators.visible import Visible
 from .qkv import QKV
@@ -131,15 +133,29 @@ def own_output(qkv: QKV) -> Tensor:
     return exact(qkv).matmul_shared(qkv.shared_v) if fused is None else fused
 
 
-def fused_output(qkv: QKV) -> Tensor | None:
-    """``B V`` by torch's fused kernel (see `attention`); None where it has no form of the inputs, or refuses them.
+def masked_output(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor) -> Tensor:
+    """The output of queries that see keys as ``visible`` says, (n_q, n_k) bool: by `attention` if that is possible."""
+    fused = unless_refused(q, k, v, scale, visible)
+    if fused is not None:
+        return fused
+    hidden = torch.zeros_like(visible, dtype=q.dtype).masked_fill(~visible, -inf)
+    return SoftmaxAttention(q, k, scale, terms=Terms(bias=hidden[None])).matmul_shared(v)
 
-    torch refuses its fused kernel in half precision on some processors (AMX with ``ATEN_CPU_CAPABILITY=default``).
-    """
+
+def fused_output(qkv: QKV) -> Tensor | None:
+    """``B V`` by torch's fused kernel (see `attention`); None where it has no form of the inputs, or refuses them."""
     if not _is_plain(qkv):
         return None
+    return unless_refused(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.visible)
+
+
+def unless_refused(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Visible | Tensor | None) -> Tensor | None:
+    """`attention`; None where torch refuses its fused kernel.
+
+    It does in half precision on some processors (AMX with ``ATEN_CPU_CAPABILITY=default``).
+    """
     try:
-        return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.visible)
+        return attention(q, k, v, scale, visible)
     # a RuntimeError too, but no refusal: the cell must fail for want of memory
     except torch.OutOfMemoryError:
         raise
@@ -163,7 +179,7 @@ def sink_share(log_normalizer: Tensor, logits: Tensor) -> Tensor:
     return torch.sigmoid(log_normalizer - logits[:, None])
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Visible | None = None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Visible | Tensor | None = None) -> Tensor:
     """``softmax(scale · q kᵀ) v`` by torch's fused kernel, (h, n_q, p_v), in the dtype of its arguments.
 
     torch uses the kernel only for 4-D tensors with equal head dimensions. For 3-D tensors, or ``p_v ≠ p``, it silently
@@ -172,7 +188,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Visible | 
 
     Args:
         q: (h, n_q, p). k: (h_kv, n_k, p). v: (h_kv, n_k, p_v).
-        visible: the keys that each query sees; None means all.
+        visible: the keys that each query sees, or whether it sees each, (n_q, n_k) bool; None means all.
 
     Cost ``2 h n_q n_k max(p, p_v)`` multiply-adds; memory O(h n p), and ``n_q n_k`` bytes for a mask that is not the
     causal one of the last tokens.
@@ -187,13 +203,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Visible | 
     return out.flatten(0, 1)[..., :p_v]
 
 
-def _mask(visible: Visible | None, n_q: int, n_k: int) -> dict[str, Any]:
+def _mask(visible: Visible | Tensor | None, n_q: int, n_k: int) -> dict[str, Any]:
     """The arguments by which torch's attention hides keys.
 
     ``is_causal`` puts the first query at the first key. So it is for as many queries as keys only.
     """
     if visible is None:
         return {}
+    if isinstance(visible, Tensor):
+        return {"attn_mask": visible}
     if visible.first is None or not (visible.first > visible.sinks).any():  # no window hides a key
         last = visible.last
         if torch.equal(last, torch.arange(n_k - n_q, n_k, device=last.device)):

@@ -3,9 +3,12 @@
     python benchmarks/growth.py [--only error,rows,theory] [--rounds 2] [--keys 131072]
 
 Each command measures MiniLM's layer 0 on the packaged text, on one thread, with Q, K and V in a cache: n = 512, three
-heads, a method at d = 32 and a window, and again with one of these four times as large. Methods are options of
-`performer`, which cost the same. An exponent is the logarithm of the ratio of the least CPU seconds, to the base 4. A
-fixed part of a command makes exponents smaller, so a larger one than the goal is work that the command repeats.
+heads, a method at d = 32 and a window, and again with one of these four times as large. `theory` begins at n = 128,
+because it factorises matrices. `inject` reads a Llama of two layers with random weights, whose other sizes do not grow
+with its heads. `bench` times random numbers and has no windows. `stability` trains its own model of two heads, and its
+seeds stand for windows. Methods are options of `performer`, which cost the same. An exponent is the logarithm of the
+ratio of the least CPU seconds, to the base 4. A fixed part of a command makes exponents smaller, so a larger one than
+the goal is work that the command repeats.
 
 Memory is the growth of a process, at its peak, while a command measures 256 queries of one head over --keys random keys
 of 64 numbers, in which K and V alone are 64 MiB.
@@ -16,57 +19,109 @@ noise; 2 GiB. Exits 1 where one is missed.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
 from math import log
 from pathlib import Path
+from shutil import copy
 from time import process_time
 from typing import Any
 
 import torch
 from measuring import Goal, arguments, finish
 from safetensors.torch import save_file
+from transformers.models.llama import LlamaConfig, LlamaModel
 
 from attnprobe import probe
+from attnprobe.inputs.packaged import packaged_weights
 from attnprobe.metrics.cost import peak_bytes
 
 FACTOR, N, HEADS, QUERIES = 4, 512, 3, 256
 NOISE, MEMORY_GOAL = 0.15, 2048.0  # of an exponent; MiB, of which row metrics keep exact rows of 1 GiB
 EQUAL = ("performer", "performer:qr=raw", "performer:scaling=sqrt", "performer:orthogonal=false")
 PLAIN: dict[str, Any] = {"d": (32,), "input_statistics": False}
-COMMANDS: dict[str, tuple[str, dict[str, Any], int]] = {  # the command, its options, and the exponent in n
-    "error": ("error", {**PLAIN, "matrix": False}, 2),
-    "matrix": ("error", {**PLAIN, "matrix": True}, 2),
-    "rows": ("error", {**PLAIN, "matrix": False, "rows": True}, 2),
-    "audit": ("audit", {**PLAIN, "repeats": 20, "queries": "last:64"}, 1),
-    "budget": ("budget", {"d_max": 64, "input_statistics": False}, 2),
-    "rounding": ("rounding", {**PLAIN, "formats": ("bf16",)}, 2),
-    "theory": ("theory", {**PLAIN, "repeats": 4}, 3),
-    "spectrum": ("spectrum", {"k": 8, "input_statistics": False}, 2),
-    "condition": ("condition", PLAIN, 3),
-    "inject": ("inject", {**PLAIN, "layer": ("0",)}, 2),
+MODEL: dict[str, Any] = {"model": "minilm", "text": "embedded"}
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A command, its options, the exponent in n, and n before it grows.
+
+    Attributes:
+        source: the options of its inputs. lacks: the axes that it does not have.
+        long: whether it takes few queries of many keys.
+    """
+
+    command: str
+    options: dict[str, Any]
+    power: int = 2
+    n: int = N
+    source: dict[str, Any] = field(default_factory=lambda: MODEL)
+    lacks: tuple[str, ...] = ()
+    long: bool = False
+
+
+COMMANDS = {
+    "error": Grown("error", {**PLAIN, "matrix": False}, long=True),
+    "matrix": Grown("error", {**PLAIN, "matrix": True}),
+    "rows": Grown("error", {**PLAIN, "matrix": False, "rows": True}, long=True),
+    "audit": Grown("audit", {**PLAIN, "repeats": 20, "queries": "last:64"}, 1, long=True),
+    "budget": Grown("budget", {"d_max": 64, "input_statistics": False}, long=True),
+    "rounding": Grown("rounding", {**PLAIN, "formats": ("bf16",)}, long=True),
+    "theory": Grown("theory", {**PLAIN, "repeats": 4}, 3, n=128),
+    "spectrum": Grown("spectrum", {"k": 8, "input_statistics": False}, long=True),
+    "condition": Grown("condition", PLAIN, 3, long=True),
+    "inject": Grown("inject", {**PLAIN, "layer": ("0",)}),
+    "bench": Grown("bench", {"d": (32,), "rounds": 3, "memory": False}, source={}, lacks=("windows",), long=True),
+    "stability": Grown(
+        "stability",
+        {"tasks": ("listops:batch=4",), "d": (32,), "steps": 4, "condition_tokens": 0},
+        source={},
+        lacks=("heads",),
+    ),
 }
-LONG = ("error", "rows", "audit", "budget", "spectrum")  # commands that take few queries of many keys
+AXES = ("n", "heads", "methods", "windows")
+
+
+@cache
+def decoder(heads: int) -> tempfile.TemporaryDirectory[str]:
+    """A folder with a Llama of these heads of 32 numbers, and MiniLM's tokenizer."""
+    folder, tokenizer = tempfile.TemporaryDirectory(), packaged_weights()["path"]
+    sizes: dict[str, Any] = {
+        "vocab_size": 30522,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+    }
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": N * FACTOR}
+    torch.manual_seed(0)
+    LlamaModel(LlamaConfig(**sizes)).save_pretrained(folder.name)
+    copy(Path(tokenizer) / "tokenizer.json", folder.name)
+    settings = json.loads((Path(tokenizer) / "tokenizer_config.json").read_text())
+    longer = json.dumps(settings | {"model_max_length": N * FACTOR})
+    (Path(folder.name) / "tokenizer_config.json").write_text(longer)
+    return folder
 
 
 def changed(name: str, axis: str) -> dict[str, Any]:
     """The options of a command with one axis ``FACTOR`` times as large; all as they are for another ``axis``."""
-    command, options, _ = COMMANDS[name]
-    methods = EQUAL if axis == "methods" else EQUAL[:1]
-    heads = HEADS * (FACTOR if axis == "heads" else 1)
-    return {
-        **options,
-        **({"of": methods, "d": (32,)} if command == "spectrum" else {"methods": methods}),
-        **({} if command == "inject" else {"head": (f"0-{heads - 1}",)}),
-        "n": (N * (FACTOR if axis == "n" else 1),),
-        "windows": FACTOR if axis == "windows" else 1,
-    }
-
-
-def axes(name: str) -> tuple[str, ...]:
-    """What may grow: a model's attention has all heads, and MiniLM reads 512 tokens."""
-    return ("methods", "windows") if name == "inject" else ("n", "heads", "methods", "windows")
+    command, size = COMMANDS[name].command, {one: FACTOR if one == axis else 1 for one in AXES}
+    methods, n, heads = EQUAL[: size["methods"]], COMMANDS[name].n * size["n"], HEADS * size["heads"]
+    numbers = {"n": (n,), "windows": size["windows"], "head": (f"0-{heads - 1}",)}
+    if command == "bench":
+        numbers = {"n": (n,), "heads": heads}
+    elif command == "stability":
+        numbers = {"n": n, "seeds": size["windows"]}
+    elif command == "inject":
+        numbers |= {"model": decoder(heads).name}
+        del numbers["head"]
+    of = {"of": methods, "d": (32,)} if command == "spectrum" else {"methods": methods}
+    return {**COMMANDS[name].source, **COMMANDS[name].options, **of, **numbers}
 
 
 def seconds(name: str, axis: str, rounds: int) -> float:
@@ -75,7 +130,7 @@ def seconds(name: str, axis: str, rounds: int) -> float:
     def once() -> float:
         with tempfile.TemporaryDirectory() as folder:
             begin = process_time()
-            probe(COMMANDS[name][0], model="minilm", text="embedded", device="cpu", out=folder, **changed(name, axis))
+            probe(COMMANDS[name].command, device="cpu", out=folder, **changed(name, axis))
             return process_time() - begin
 
     return min([once() for _ in range(rounds + 1)][1:])
@@ -84,8 +139,10 @@ def seconds(name: str, axis: str, rounds: int) -> float:
 def exponents(name: str, rounds: int) -> list[Goal]:
     """The exponent of a command along each axis."""
     base, goals = seconds(name, "", rounds), []
-    for axis in axes(name):
-        power = COMMANDS[name][2] if axis == "n" else 1
+    for axis in AXES:
+        if axis in COMMANDS[name].lacks:
+            continue
+        power = COMMANDS[name].power if axis == "n" else 1
         found = log(seconds(name, axis, rounds) / base, FACTOR)
         goals.append(Goal(f"exponent of {name} in {axis}", found, power + NOISE, at_least=False))
     return goals
@@ -103,12 +160,13 @@ def make(command: str, options: dict[str, Any], keys: int, folder: str) -> Calla
 
 def memory(name: str, keys: int) -> list[Goal]:
     """The growth of the memory of a process in a command over many keys."""
-    if name not in LONG:
+    if not COMMANDS[name].long:
         return []
-    command, options, _ = COMMANDS[name]
-    options = {key: value for key, value in options.items() if key != "queries"}
-    methods = ("topk",) if name == "rows" else EQUAL[:1]
+    command = COMMANDS[name].command
+    options = {key: value for key, value in COMMANDS[name].options.items() if key != "queries"}
+    methods = {"rows": ("topk",), "condition": ("skyformer",)}.get(name, EQUAL[:1])
     options |= {"of": ("softmax",)} if command == "spectrum" else {"methods": methods}
+    options |= {"inputs": "model"} if command == "bench" else {}
     with tempfile.TemporaryDirectory() as folder:
         grown = (peak_bytes(make, command, options, keys, folder) or 0) / 2**20
     return [Goal(f"MiB of {name} at {keys} keys", grown, MEMORY_GOAL, at_least=False)]

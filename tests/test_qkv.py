@@ -269,6 +269,8 @@ def test_keys_or_values_of_all_heads_repeat_the_others(name, other):
         ({"sinks": True, "causal": True}, "sinks: True is not a whole number"),
         ({"sinks": -1, "causal": True}, "sinks: -1 is not between 0 and"),
         ({"sinks": 1}, "sinks: 1 is for causal inputs only"),
+        ({"positional": -1}, "positional: -1 is not between 0 and"),
+        ({"positional": 3}, "positional: 3 coordinates of 3 leave none to the keys"),
         ({"heads": [0.5, 1]}, "heads: 0.5 is not a whole number"),
         ({"heads": [True, False]}, "heads: True is not a whole number"),
         ({"heads": torch.tensor([True, False])}, r"heads: tensor\(True\) is not a whole number"),

@@ -112,13 +112,16 @@ class _Metadata(BaseModel):
             raise error(f"{name}: metadata {problems[0].removeprefix('field ')}{more}") from wrong
 
 
+OF_LAYERS = ("scale", "sliding_window", "sinks", "softcap", "positional")  # numbers of a layer
+
+
 class QKVMetadata(_Metadata):
     """What a file of Q, K, V states beside its tensors.
 
     Attributes:
         facts: the origin of the tensors. heads: the numbers of the heads. causal: as in `QKV`.
-        scale, sliding_window, sinks, softcap: as in `QKV`; a number for all layers, or an object with numbers of some
-            layers.
+        scale, sliding_window, sinks, softcap, positional: as in `QKV`; a number for all layers, or an object with
+            numbers of some layers.
     """
 
     facts: Annotated[Facts | None, BeforeValidator(_inside)] = None
@@ -128,8 +131,9 @@ class QKVMetadata(_Metadata):
     sliding_window: Annotated[dict[Layer, Positive | None] | None, BeforeValidator(_by_layer)] = None
     sinks: Annotated[dict[Layer, Whole | None] | None, BeforeValidator(_by_layer)] = None
     softcap: Annotated[dict[Layer, Real | None] | None, BeforeValidator(_by_layer)] = None
+    positional: Annotated[dict[Layer, Whole | None] | None, BeforeValidator(_by_layer)] = None
 
-    def of(self, field: Literal["scale", "sliding_window", "sinks", "softcap"], layer: int) -> Any:
+    def of(self, field: str, layer: int) -> Any:
         """The number of a layer; None if the layer has no number."""
         numbers = getattr(self, field) or {}
         return numbers.get(EVERY, numbers.get(str(layer)))
@@ -137,7 +141,7 @@ class QKVMetadata(_Metadata):
     def fault(self, layers: Iterable[int]) -> str | None:
         """The first field that does not fit to the layers of the file, in words; None if every field fits."""
         names = {str(layer) for layer in layers}
-        for field in ("scale", "sliding_window", "sinks", "softcap"):
+        for field in OF_LAYERS:
             numbers = getattr(self, field)
             if numbers is None or EVERY in numbers:
                 continue

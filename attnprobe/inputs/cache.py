@@ -27,7 +27,7 @@ from ..files import GIB, MIB, parse_json, path_of, replacing
 from ..machine.environment import CACHE_DIR, CACHE_SIZE
 from .folder import Seal
 
-FORM = 9  # raised when captures of the same source change
+FORM = 10  # raised when captures of the same source change
 LARGEST = 4 * GIB  # of all entries, by default
 ENTRY = re.compile(r"[^-]+-[0-9a-f]{64}\.(json|safetensors|model)")  # the name of an entry
 FOLDER = ".model"  # the suffix of an entry that is a folder

@@ -3,9 +3,9 @@
 Files of `save_qkv` hold ``layer{L}.window{W}.q``, (h, n, p), ``.k`` and ``.v``, (h_kv, n, p), and a metadata entry
 ``attnprobe`` with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of these shapes or of
 (n, p), an optional bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``),
-``sliding_window``, ``sinks`` and ``softcap``. Both may hold ``sink_logits`` (h,), the ``positions`` (n_q,) of queries
-that are not all tokens, with ``all_queries``, (h, n, p), ``key_positions`` (n,), ``bias`` (h or 1, n_q, n) and ``own``
-(h, n_q, p_v), what a model computes in place of exact attention.
+``sliding_window``, ``sinks``, ``softcap`` and ``positional``. Both may hold ``sink_logits`` (h,), the ``positions``
+(n_q,) of queries that are not all tokens, with ``all_queries``, (h, n, p), ``key_positions`` (n,), ``bias`` (h or 1,
+n_q, n) and ``own`` (h, n_q, p_v), what a model computes in place of exact attention.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import SourceError, UsageError, cut
 from ..files import FORMS, parse_json, qkv_file, reading
 from ..grammar.foreign import message
 from ..grammar.lists import counted
-from ..grammar.metadata import QKVMetadata
+from ..grammar.metadata import OF_LAYERS, QKVMetadata
 from ..qkv import QKV, check_positions
 from .folder import sha256_of
 from .queries import Queries
@@ -32,7 +32,7 @@ SCHEMA = 1
 ENTRY = "attnprobe"
 EXTRA = ("sink_logits", "positions", "all_queries", "key_positions", "bias", "own")  # may be absent
 OURS = re.compile(rf"layer([0-9]{{1,9}})\.window([0-9]{{1,9}})\.([qkv]|{'|'.join(EXTRA)})")
-PLAIN = ("scale", "causal", "sliding_window", "sinks", "softcap")  # metadata of other programs
+PLAIN = ("causal", *OF_LAYERS)  # metadata of other programs
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -189,6 +189,7 @@ class FileSource(Source):
                 key_positions=None if of_keys is None else of_keys[:n],
                 bias=bias,
                 softcap=self.metadata.of("softcap", layer),
+                positional=self.metadata.of("positional", layer) or 0,
                 own=own,
             )
         except UsageError as error:

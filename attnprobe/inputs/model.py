@@ -272,6 +272,7 @@ class ModelSource(Source):
                 all_queries=queries,
                 bias=None if captured.bias is None else captured.bias.to(dtype),
                 softcap=captured.softcap,
+                positional=captured.positional,
                 own=None if captured.own is None else captured.own.to(dtype),
                 block=captured.block,
             )

@@ -45,7 +45,8 @@ class Captured:
 
     Attributes:
         scale: the factor on the scores. causal, sliding_window, sink_logits, positions, all_queries, bias, softcap,
-            own: as in `QKV`. A bias of keys is one more coordinate of Q and K, see `AttentionCall.with_coordinate`.
+            own, positional: as in `QKV`. A bias of keys is one more coordinate of Q and K, see
+            `AttentionCall.with_coordinate`.
         delta: the relative distance between exact attention, recomputed from these tensors, and the model's own. It is
             verified to be small.
         block: what the layer adds to the residual stream, with sizes (n,); None if it was not found.
@@ -67,6 +68,7 @@ class Captured:
     bias: Tensor | None = None
     softcap: float | None = None
     own: Tensor | None = None
+    positional: int = 0
 
     def of(self, queries: Tensor) -> Captured:
         """The same capture with the queries of some tokens (n_q,) only."""
@@ -257,7 +259,7 @@ def _joined(parts: Sequence[dict[int, AttentionCall]], scores: str) -> dict[int,
         block = _joined_block([part[layer].block for part in parts])
         own = call.own[0].transpose(0, 1) if call.own is not None and alone else None
         bias = None if call.bias is None else call.bias[0].expand(-1, q.shape[1], k.shape[1])
-        terms = bias, call.softcap, own
+        terms = bias, call.softcap, own, call.positional
         joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block, call.rope, *terms)
     return joined
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..errors import UsageError
 from ..files import naming, path_of, replacing, save_tensors, writing
 from ..grammar.arguments import checked
+from ..grammar.metadata import OF_LAYERS
 from .files import ENTRY, EXTRA, SCHEMA
 from .spec import Source
 
@@ -37,25 +38,19 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         temporary.touch()  # a folder that takes no file is refused before the forward
         tensors: dict[str, Tensor] = {}
         storages: set[int] = set()
-        scales: dict[str, float] = {}
+        numbers: dict[str, dict[str, float]] = {}  # by field and layer
         heads: tuple[int, ...] = ()
         causal: set[bool] = set()
-        widths: dict[str, int] = {}
-        sinks: dict[str, int] = {}
-        caps: dict[str, float] = {}
         for window in range(windows):
             for layer, qkv in source.qkv(n, layers, window).items():
                 if qkv.mask is not None:
                     raise UsageError(f"{path}: layer {layer} has a mask, which this file format cannot store")
-                scales[str(layer)], heads = qkv.scale, qkv.heads
+                heads = qkv.heads
                 causal.add(qkv.causal)
-                if qkv.sliding_window is not None:
-                    widths[str(layer)] = qkv.sliding_window
-                if qkv.sinks:
-                    sinks[str(layer)] = qkv.sinks
-                if qkv.softcap is not None:
-                    caps[str(layer)] = qkv.softcap
                 parts = qkv.parts()
+                for field in OF_LAYERS:
+                    if parts[field]:
+                        numbers.setdefault(field, {})[str(layer)] = parts[field]
                 for axis in ("q", "k", "v", *EXTRA):
                     if parts[axis] is not None:
                         tensor = parts[axis].cpu().contiguous()
@@ -66,10 +61,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         if len(causal) > 1:
             raise UsageError(f"{path}: only some layers are causal, which this file format cannot store")
         facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
-        entry = {"schema": SCHEMA, "facts": facts, "scale": scales, "n": n, "heads": list(heads)}
+        entry = {"schema": SCHEMA, "facts": facts, "n": n, "heads": list(heads), **numbers}
         entry |= {"causal": True} if True in causal else {}
-        entry |= {"sliding_window": widths} if widths else {}
-        entry |= {"sinks": sinks} if sinks else {}
-        entry |= {"softcap": caps} if caps else {}
         save_tensors(temporary, tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path

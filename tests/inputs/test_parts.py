@@ -77,6 +77,7 @@ def test_a_model_is_described_with_its_revision_split_and_limit():
 def test_a_capture_that_overflows_a_dtype_names_the_layer():
     qkv = make(h=2, n=3)
     captured = SimpleNamespace(rope=None, all_queries=None, scale=1.0, causal=False, positions=None, block=None)
+    captured.positional = 0
     captured.q, captured.k, captured.v = qkv.q * torch.inf, qkv.k, qkv.v
     captured.sliding_window = captured.sink_logits = captured.bias = captured.softcap = captured.own = None
     source = model_source()
@@ -162,7 +163,7 @@ class Given(Source):
 
 def test_sinks_windows_and_causality_are_written_and_read_again(tmp_path):
     local = make(h=2, n=9, dtype=torch.float32).replace(causal=True, sliding_window=4, sinks=2)
-    whole = local.replace(sliding_window=None, sinks=0)
+    whole = local.replace(sliding_window=None, sinks=0, positional=1)
     apart = local.replace(key_positions=3 * torch.arange(9))
     save_qkv(tmp_path / "x.safetensors", Given(local, whole, apart), 9, [0, 1, 2], 1)
     source = resolve(SourceSpec(qkv=str(tmp_path / "x.safetensors"), device="cpu"))
@@ -172,6 +173,7 @@ def test_sinks_windows_and_causality_are_written_and_read_again(tmp_path):
         (True, None, 0),
         (True, 4, 2),
     ]
+    assert [got[layer].positional for layer in (0, 1, 2)] == [0, 1, 0]
     assert got[0].key_positions is None and torch.equal(got[2].key_positions, apart.key_positions)
     assert torch.equal(source.qkv(5, [2], 0)[2].key_positions, 3 * torch.arange(5))
     assert "captured" not in source.facts

@@ -53,6 +53,7 @@ class AttentionCall:
             `attnprobe.inputs.hooks.products`), or in the exact form of a module that approximates it.
         layer: the number of the layer in the model, as in ``--layer``; that of the call by default.
         windows: the number of the text window of each row, by which methods draw; None: each is 0.
+        positional: as in `QKV`.
     """
 
     module: str
@@ -80,6 +81,7 @@ class AttentionCall:
     own: Tensor | None = None
     captured: Literal["interface", "code", "exact form"] = "interface"
     layer: int = -1
+    positional: int = 0
 
     def __post_init__(self) -> None:
         if self.layer < 0:
@@ -225,7 +227,8 @@ class AttentionCall:
 
         queries = None if self.all_queries is None else longer(self.all_queries)
         k = torch.cat([k, common[..., None].to(k)], -1)
-        return replace(self, q=longer(self.q), k=k, v=v, bias=None, all_queries=queries, rope=None)
+        longer_by = {"bias": None, "rope": None, "positional": 1}
+        return replace(self, q=longer(self.q), k=k, v=v, all_queries=queries, **longer_by)
 
     def _by_steps(self, bias: Tensor) -> bool:
         """Whether biases (b, h, 1, n_k) grow by equal steps over the visible keys, but for the rounding of bfloat16."""
@@ -305,6 +308,7 @@ class AttentionCall:
             key_positions=key_positions,
             bias=bias,
             softcap=self.softcap,
+            positional=self.positional,
             own=None if self.own is None else self.own[row].transpose(0, 1),
             block=None if self.block is None else self.block.at(row),
         )

@@ -350,7 +350,7 @@ class _Bench:
 
     def _stored_bits(self, cell: BenchCell) -> float | None:
         """The mean bits of a number in the cache, over all tokens; None for a method that is no cache."""
-        tokens, k, v = self.qkv.n_k, self.qkv.p, self.qkv.p_v
+        tokens, k, v = self.qkv.n_k, self.qkv.p_k, self.qkv.p_v
         stored = Storage()
         if cell.request is not None:
             entry = cell.request.entry

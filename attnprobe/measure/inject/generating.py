@@ -121,7 +121,7 @@ class _Generation:
         """The method on the prompt of a row. A method that compresses has chosen its keys."""
         qkv = call.qkv(row).compressed()
         prompt, kept = qkv.n_k, {}
-        d, options = self._budget(prompt, qkv.p, qkv.p_v)
+        d, options = self._budget(prompt, qkv.p_k, qkv.p_v)
         if self.method.compress is not None:
             assert d is not None  # methods that compress have a budget
             text = prompt_text(qkv, prompt)

@@ -295,6 +295,7 @@ def prompt_text(qkv: QKV, prompt: int) -> QKV:
         positions=torch.tensor([prompt], device=qkv.device),
         all_queries=queries,
         softcap=qkv.softcap,
+        positional=qkv.positional,
     )
 
 

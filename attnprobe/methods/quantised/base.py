@@ -20,10 +20,10 @@ from ...errors import Unsupported, UsageError
 from ...operators import SoftmaxAttention
 from ...operators.blocks import row_blocks
 from ...operators.groups import of_heads, repeated
-from ...operators.precision import full_precision, product
+from ...operators.precision import full_precision
 from ...operators.visible import Visible
 from ...qkv import QKV
-from ...reference import own_output
+from ...reference import masked_output, own_output
 from ...rng import Streams
 from ..base import Approximation, per_head
 from ..registry import DISTRIBUTIONS, register
@@ -38,7 +38,7 @@ SHARED = """
         whose RoPE is known. By default keys are quantised after RoPE, as most engines store them.
 """
 UNIT = 16  # bits of a scale, a minimum or a norm in float16
-ROWS = 256  # that read the same first keys
+ROWS = 128  # of an output at a time: with more, more keys are stored for one row and exact for another
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +206,14 @@ class Coder:
     """The law of a format with its options, for the keys or the values of some inputs.
 
     Attributes:
+        numbers: of a vector in a cache; later ones are positional and stay exact.
         turns: the RoPE that is undone before the law and done again after it; None is none.
     """
 
     stated: Format
     side: Side
     options: Mapping[str, Any]
+    numbers: int
     turns: Turns | None = None
 
     @classmethod
@@ -225,7 +227,8 @@ class Coder:
         coders = {}
         for axis in options["of"]:
             side = Side("key" if axis == "k" else "value", stated.name, streams, heads)
-            coders[axis] = cls(stated, side, stated.own(options), turns if axis == "k" else None)
+            numbers, own_turns = (qkv.p_k, turns) if axis == "k" else (qkv.p_v, None)
+            coders[axis] = cls(stated, side, stated.own(options), numbers, own_turns)
         return coders
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -235,7 +238,7 @@ class Coder:
             Unsupported: a vector, or a scale, is beyond the range of the format or of the dtype.
         """
         # Codes are steps, of which no gradient is taken, and engines compute them in float32.
-        narrow = x.detach().float()
+        narrow = x.detach()[..., : self.numbers].float()
         if self.turns is None:
             read = self.stated.law(narrow, self.side, **self.options)
         else:
@@ -248,7 +251,7 @@ class Coder:
                 f"{self.side.method}: {self.side.word}s of up to {float(x.detach().abs().max()):.3g} are beyond the "
                 "range of its scales or numbers; scale the inputs down"
             )
-        return read
+        return read if self.numbers == x.shape[-1] else torch.cat([read, x[..., self.numbers :]], -1)
 
 
 def drawing_heads(qkv: QKV) -> list[int]:
@@ -308,8 +311,7 @@ class RecentExact(SoftmaxAttention):
         k: what is read back of the keys. exact: the keys themselves. Both (h_kv, n_k, p).
         first: the first exact key of each row, (n_q,) int64.
 
-    A product computes the scores of the exact keys beside those of all, so it costs up to twice as much as one with
-    `SoftmaxAttention`.
+    Some rows at a time compute the scores of their exact keys beside those of all.
     """
 
     def __init__(
@@ -329,42 +331,40 @@ class RecentExact(SoftmaxAttention):
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         stored = super().scores(heads, start, stop, out)
-        begin, recent = self._recent(start, stop)
-        part = SoftmaxAttention(
-            self.q[heads, start:stop], of_heads(self.exact, heads, len(self.q))[:, begin:], self.scale
-        )
-        exact = part.scores(slice(None), 0, stop - start)
-        hidden = stored[..., begin:] == float("-inf")  # scores of finite keys are finite
-        stored[..., begin:] = torch.where(recent & ~hidden, exact, stored[..., begin:])
+        keys, recent = self._recent(start, stop)
+        k = of_heads(self.exact, heads, len(self.q))[:, keys]
+        exact = SoftmaxAttention(self.q[heads, start:stop], k, self.scale).scores(slice(None), 0, stop - start)
+        hidden = stored[..., keys] == float("-inf")  # scores of finite keys are finite
+        stored[..., keys] = torch.where(recent & ~hidden, exact, stored[..., keys])
         return stored
 
     def is_differentiated(self, *operands: Tensor) -> bool:
         return super().is_differentiated(self.exact, *operands)
 
-    def _recent(self, start: int, stop: int) -> tuple[int, Tensor]:
-        """The first key that is exact in one of these rows, and whether the keys from it on are exact, (b, ·) bool."""
-        first = self.first[start:stop]
-        begin = min(int(first.min()), self.shape[2] - 1)
-        return begin, torch.arange(begin, self.shape[2], device=self.device) >= first[:, None]
+    def _recent(self, start: int, stop: int) -> tuple[slice, Tensor]:
+        """The keys among which are all exact ones that these rows see, and whether each is exact, (b, ·) bool."""
+        first, last = self.first[start:stop], self.seen(start, stop)
+        begin = min(int(first.min()), last - 1)
+        return slice(begin, last), torch.arange(begin, last, device=self.device) >= first[:, None]
 
-    @full_precision()
     def output(self, v: Tensor, exact: Tensor) -> Tensor:
         """``B~ V``, (h, n_q, p_v), with values v, or ``exact`` ones where keys are exact; both (h_kv, n_k, p_v).
 
-        Rows that see the first keys only do not read later ones.
+        Some rows at a time read the stored tokens up to the last one of them and, behind these, the exact tokens from
+        the first one of them on. A mask leaves each row one of both, so that torch's fused kernel computes it.
         """
-        out = self.q.new_empty(*self.shape[:2], v.shape[2])
-        change = exact - v
-        for first, last in row_blocks(self.shape[1], ROWS):
-            seen = self.seen(first, last)
-            part = self.first_keys(first, last, seen)
-            for heads, start, stop, block in part._blocks(change):
-                begin, recent = part._recent(start, stop)
-                added, read = (of_heads(x[:, :seen], heads, self.shape[0]) for x in (change, v))
-                rows = product(block, read.expand(len(block), -1, -1))
-                rows = rows + (block[..., begin:] * recent) @ added[:, begin:]
-                out[heads, first + start : first + stop] = rows
-        return out
+        assert self.visible is not None  # without it all rows have the same exact tokens
+        out, firsts, lasts = [], self.first.tolist(), self.visible.last.tolist()
+        for start, stop in row_blocks(self.shape[1], ROWS):
+            first, visible = self.first[start:stop, None], self.visible.of(slice(start, stop))
+            stored = slice(max(firsts[start:stop]))
+            recent = slice(min(firsts[start:stop]), max(lasts[start:stop]) + 1)
+            keys, values = (torch.cat([a[:, stored], b[:, recent]], 1) for a, b in ((self.k, self.exact), (v, exact)))
+            number = torch.arange(self.shape[2], device=self.device)
+            reads = torch.cat([number[stored] < first, number[recent] >= first], 1)
+            reads &= ~visible.hides(torch.cat([number[stored], number[recent]]))
+            out.append(masked_output(self.q[:, start:stop], keys, values, self.scale, reads))
+        return torch.cat(out, 1)
 
     def first_keys(self, start: int, stop: int, seen: int) -> Self:
         part = super().first_keys(start, stop, seen)

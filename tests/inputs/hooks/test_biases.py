@@ -41,6 +41,30 @@ def test_alibi_is_one_more_coordinate(built, name):
         torch.testing.assert_close(qkv.q[..., -1], torch.full_like(qkv.q[..., -1], 1 / call.scale))
 
 
+@pytest.mark.parametrize("method", ["q8_0", "rotated:q4_0", "kivi", "snapkv+q4_0"])
+@pytest.mark.parametrize("name", ALIBI)
+def test_formats_quantise_the_keys_of_a_model_without_its_alibi(built, name, method, tmp_path):
+    """Reference: the model's own K, quantised, and the bias added to the scores afterwards."""
+    call = alone(built, name)
+    qkv = call.qkv()
+    alike = [qkv, qkv.double(), qkv.select([1]), qkv.queries(torch.tensor([3, 9])), qkv.first(8)]
+    assert all(one.positional == 1 for one in alike) and qkv.p_k == call.k.shape[3]
+    every = {"d": qkv.n_k} if "+" in method else {}
+    options = {"group": 4, "exact": 6} if method == "kivi" else {}
+    got = approximate(method, qkv, **every, **options)
+    entry = method.rpartition("+")[2]
+    own = QKV(call.q[0], call.k[0], call.v[0], scale=call.scale)
+    k, v = approximate(entry, own, **{**options, "exact": 0}).stored
+    exact_from = (torch.arange(qkv.n_k) - 5).clamp(min=0) // 4 * 4 if options else torch.arange(qkv.n_k) + 1
+    exactly = torch.arange(qkv.n_k) >= exact_from[:, None]
+    group = call.heads // call.kv_heads
+    k, v, own_k, own_v = (x.double().repeat_interleave(group, 0) for x in (k, v, own.shared_k, own.shared_v))
+    scores = torch.where(exactly, own.q.double() @ own_k.mT, own.q.double() @ k.mT) * call.scale + call.bias[0].double()
+    weights = scores.masked_fill(qkv.visible.hidden(qkv.n_k), -torch.inf).softmax(-1)
+    assert apart(got.output, (weights * ~exactly) @ v + (weights * exactly) @ own_v) <= SAME
+    assert apart(got.output, call.output()[0].transpose(0, 1)) > 10 * SAME
+
+
 @pytest.mark.parametrize("name", ALIBI)
 def test_every_causal_method_runs_on_alibi(built, name):
     qkv = alone(built, name).qkv()

@@ -31,6 +31,17 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def bloom(tmp_path_factory):
+    """A BLOOM, whose ALiBi no cache holds, with four heads of 8 numbers."""
+    from transformers import BloomConfig, BloomForCausalLM
+
+    sizes = {"vocab_size": len(VOCABULARY), "initializer_range": 0.3, "hidden_size": 32, "n_layer": LAYERS, "n_head": 4}
+    return str(
+        save(seeded(lambda: BloomForCausalLM(BloomConfig(**sizes))), tmp_path_factory.mktemp("models") / "bloom")
+    )
+
+
+@pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "words.txt"
     path.write_text(text_of(400))
@@ -42,10 +53,8 @@ def ask(model, text, tmp_path):
     """The cells of decoding with the model, and the lines that the run says."""
 
     def measured(*methods, out="r", **rest):
-        given = {"n": (N,), "prefix": PREFIX, "input_statistics": False, "device": "cpu", **rest}
-        request = InjectRequest(
-            model=model, text=text, methods=methods, phase="decode", out=str(tmp_path / out), **given
-        )
+        given = {"model": model, "n": (N,), "prefix": PREFIX, "input_statistics": False, "device": "cpu", **rest}
+        request = InjectRequest(text=text, methods=methods, phase="decode", out=str(tmp_path / out), **given)
         return [one for one in measure_drift(request).outcome.records if one.get("method") != "exact"]
 
     return measured
@@ -95,6 +104,13 @@ def test_a_format_is_a_decode_on_a_cache_of_what_gguf_reads_back(ask, model, tex
     bits = {"q4_0": 4.5, "q8_0": 8.5, "q5_1": 6.0}[name] * 32  # 8 numbers in a block of 32
     size = 2 * 2 * LAYERS * ((PREFIX - exact) * bits + exact * 8 * 16) / 8
     assert found["cache_bytes"] == found["read_bytes"] == pytest.approx(size)
+
+
+def test_a_cache_does_not_hold_alibi(ask, bloom, text):
+    [cell] = ask("q8_0", model=bloom)
+    found = numbers(cell)
+    assert found["loss"] == pytest.approx(losses(bloom, text, by_gguf(GGMLQuantizationType.Q8_0)), abs=1e-5)
+    assert found["cache_bytes"] == 2 * 4 * LAYERS * PREFIX * 8.5 * 32 / 8
 
 
 def test_a_prompt_is_read_exactly_or_by_quantised_keys_and_values(ask, model, text):

@@ -148,6 +148,27 @@ def test_a_causal_row_reads_its_own_recent_tokens_exactly(name):
     assert (every.operator.to(torch.float32).dense() - dense).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("facts", [{}, {"sliding_window": 150, "sinks": 2}])
+def test_blocks_of_causal_rows_read_stored_tokens_and_then_exact_ones(facts, is_refused, monkeypatch):
+    """More rows than a block has, of selected queries in any order, also where torch refuses its fused kernel."""
+    qkv = inputs(n=500, h=4, kv_heads=2).double().replace(causal=True, **facts)
+    stored = approximate("kivi", qkv.replace(causal=False, sliding_window=None, sinks=0), exact=0).stored
+    qkv = qkv.queries(torch.randperm(500, generator=generator(0, "queries"))[:300])
+    if is_refused:
+        monkeypatch.setattr("attnprobe.reference.attention", lambda *inputs: (_ for _ in ()).throw(RuntimeError()))
+    got = approximate("kivi", qkv, exact=40)
+    first = (qkv.query_positions - 39).clamp(min=0) // 32 * 32
+    exactly = torch.arange(500) >= first[:, None]
+    k, v = (x.repeat_interleave(2, 0) for x in stored)
+    scores = qkv.scale * torch.where(exactly, qkv.q @ qkv.k.mT, qkv.q @ k.mT)
+    weights = scores.masked_fill(qkv.visible.hidden(500), -math.inf).softmax(-1)
+    assert (got.output - (weights * ~exactly) @ v - (weights * exactly) @ qkv.v).abs().max() < 1e-12
+    assert (got.operator.dense() - weights).abs().max() < 1e-12
+    rows = torch.cat([got.operator.first_keys(i, i + 100, 500).dense() for i in (0, 100, 200)], 1)
+    assert (rows - weights).abs().max() < 1e-12
+
+
 def turned(x, base=100.0):
     """RoPE of pairs (i, i + p/2) at the positions of the tokens."""
     half = x.shape[-1] // 2
