@@ -15,7 +15,7 @@ from ..frame.rows import CELL, HEAD
 from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
 from .formats import check_format
-from .grid import OF_SERIES, Grid, grids, selected, summarised, with_computed
+from .grid import OF_SERIES, Grid, Selection, grids, with_computed
 from .header import Header
 from .table import Column, Table
 from .writers import csv, json_rows, jsonl, latex, markdown, terminal
@@ -109,6 +109,8 @@ class Shown:
     metric: str | None = None
     overlay: Any = None
     remarks: Mapping[str, str] = field(default_factory=dict)
+    # by kind and table; a copy with other columns has the same rows
+    _selections: dict[tuple[str, str], Selection] = field(default_factory=dict, repr=False)
 
     @property
     def title(self) -> str:
@@ -131,8 +133,14 @@ class Shown:
             names = [name for name in self.columns if _has(table, name) and self._measures(table, name)]
             if names or not self.columns:
                 each = [name for name in table.within if name in self.apart]
-                filled += [self._told(grid) for grid in grids(self.frame(table.kind), table, names or None, each)]
+                filled += [self._told(grid) for grid in grids(self._selection(table), names or None, each)]
         return filled
+
+    def _selection(self, table: Table) -> Selection:
+        key = table.kind, table.name
+        if key not in self._selections:
+            self._selections[key] = Selection.of(self.frame(table.kind), table)
+        return self._selections[key]
 
     def _measures(self, table: Table, name: str) -> bool:
         """Whether a table's rows may have the metric of a column. Rows of heads may have any metric."""
@@ -161,8 +169,8 @@ class Shown:
             frame = self.frame(table.kind)
             pooled = [()] if len(frame["layer"].dropna().unique()) > 1 else []
             for each in dict.fromkeys((*pooled, table.within)):
-                lines = summarised(frame, table, [table.metric, "realised_d"], each)
-                found += self.best.methods(selected(frame, table), lines, table, each)
+                selection = self._selection(table)
+                found += self.best.methods(selection.rows, selection.lines(each), table, each)
         return found
 
     def with_columns(self, names: Sequence[str]) -> Shown:
@@ -177,9 +185,8 @@ class Shown:
     @cached_property
     def lines(self) -> list[DataFrame]:
         """The lines of each table in full precision."""
-        of_tables = [(self.frame(table.kind), table) for table in self.catalogue.tables]
-        lines = [(summarised(frame, table, each=table.within), table) for frame, table in of_tables]
-        return [with_computed(of_table, table, table.within) for of_table, table in lines]
+        of_tables = [(self._selection(table).lines(table.within), table) for table in self.catalogue.tables]
+        return [with_computed(lines, table, table.within) for lines, table in of_tables]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -294,7 +301,7 @@ class Shown:
         frame = self.frame(table.kind)
         # a limit holds at each place by itself, also where the table takes places together
         places = [name for name in PLACES if name not in table.pooled and name in frame]
-        lines = json_rows(summarised(frame, table, each=places))
+        lines = json_rows(self._selection(table).lines(places))
         own = [name for name in (*table.each, *table.by) if name not in NAMED]
         return [
             {
@@ -338,7 +345,7 @@ def fields(catalogue: Catalogue, shape: RowTypes) -> list[str]:
     from ..frame.read import frame_of
 
     table = catalogue.tables[0]
-    empty = summarised(frame_of([], shape, table.kind, {}), table, each=table.within)
+    empty = Selection.of(frame_of([], shape, table.kind, {}), table).lines(table.within)
     models = (shape.cell, *(model for kind, model in shape.kinds.items() if kind == table.kind))
     measured = {name: None for model in models for name in model.model_fields}
     measured |= {column.value.partition(".")[0]: None for column in table.every if isinstance(column.value, str)}
