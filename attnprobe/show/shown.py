@@ -183,16 +183,17 @@ class Shown:
         return replace(self, columns=tuple(names))
 
     @cached_property
-    def lines(self) -> list[DataFrame]:
-        """The lines of each table in full precision."""
-        of_tables = [(self._selection(table).lines(table.within), table) for table in self.catalogue.tables]
-        return [with_computed(lines, table, table.within) for lines, table in of_tables]
+    def lines(self) -> list[tuple[Table, DataFrame]]:
+        """The tables that have rows, each with its lines in full precision; the first table if none has rows."""
+        selections = [self._selection(table) for table in self.catalogue.tables]
+        filled = [selection for selection in selections if not selection.rows.empty] or selections[:1]
+        of_tables = [(selection.table, selection.lines(selection.table.within)) for selection in filled]
+        return [(table, with_computed(lines, table, table.within)) for table, lines in of_tables]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The lines of all tables as JSON has them, each with the name of its table."""
-        tables = zip(self.catalogue.tables, self.lines, strict=True)
-        return [{"table": table.name, **row} for table, lines in tables for row in json_rows(lines)]
+        return [{"table": table.name, **row} for table, lines in self.lines for row in json_rows(lines)]
 
     def text(
         self,
@@ -222,7 +223,7 @@ class Shown:
             best = {"best": self.duels} if self.best is not None else {}
             return strict_json({**contents, "rows": self.rows, **best}, indent=2)
         if format in ("csv", "jsonl"):
-            lines = next((of_table for of_table in self.lines if len(of_table)), self.lines[0])
+            _, lines = self.lines[0]
             if format == "jsonl":
                 return jsonl(lines).rstrip("\n")
             return csv(_fields_of(lines, columns) if columns else lines).rstrip("\n")
