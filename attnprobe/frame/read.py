@@ -74,7 +74,8 @@ def frame_of(cells: Sequence[Fields], types: RowTypes, kind: str, labels: Mappin
 def found_by(frame: Rows, query: str) -> Rows:
     """The rows that a query finds. pandas prepares every column of a frame for a query, so it gets the named ones."""
     named = [name for name in dict.fromkeys(re.findall(r"\w+", query)) if name in frame]
-    return frame.loc[frame[named].eval(query)]
+    found = frame[named].eval(query).to_numpy(bool, na_value=False)
+    return frame if found.all() else frame.loc[found]  # all columns are copied for some rows
 
 
 def place_of(cell: Fields, label: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Filled tables: `grids` makes typed cells from a frame and a `Table`, `summarised` its lines in full precision."""
+"""Filled tables: a `Selection` has the rows of a `Table` and their lines, and `grids` makes typed cells from them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,25 +103,77 @@ class Grid:
         return replace(self, columns=tuple(columns), cells=[[line[number] for number in kept] for line in self.cells])
 
 
-def grids(frame: DataFrame, table: Table, columns: Sequence[str] | None = None, each: Sequence[str] = ()) -> list[Grid]:
+@dataclass(frozen=True)
+class Selection:
+    """The rows that a table selects, and their lines, which are made once however many formats show them."""
+
+    table: Table
+    rows: DataFrame
+    _lines: dict[tuple[str, ...], DataFrame] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, frame: DataFrame, table: Table) -> Selection:
+        """The rows of a frame. A metric that was not measured is missing in all rows."""
+        frame = table.prepared(frame) if table.prepared else frame
+        unmeasured = {
+            name: math.nan for name in re.findall(r"\w+", table.rows) if name in METRICS and name not in frame
+        }
+        frame = frame.assign(**unmeasured)
+        frame = frame.assign(**{name: of(frame) for name, of in table.derived.items()})
+        return cls(table, found_by(frame, table.rows) if table.rows else frame)
+
+    def lines(self, each: Sequence[str] = ()) -> DataFrame:
+        """The lines of the table's grids with all statistics in full precision, as CSV and JSON have them.
+
+        Args:
+            each: further columns that tell lines apart. A column of `Table.within` with one value is one of them.
+        """
+        # such a column parts no line, so that formats with and without it share their lines
+        alike = [
+            name for name in self.table.within if name in self.rows and len(self.rows[[name]].drop_duplicates()) == 1
+        ]
+        each = tuple(dict.fromkeys((*(name for name in self.table.within if name in (*each, *alike)), *each)))
+        if each not in self._lines:
+            self._lines[each] = self._summarised(each)
+        return self._lines[each]
+
+    def _summarised(self, each: Sequence[str]) -> DataFrame:
+        from ..frame.summary import summary
+
+        rows, table = self.rows, self.table
+        if not table.by:  # each row is a line
+            return rows.reset_index(drop=True)
+        by = line_keys(rows, table, each)
+        known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
+        lines = summary(rows, by, known, table.cluster)
+        if table.of_groups:
+            groups = _groups(rows, by)
+            lines = lines.assign(**{name: [of(group) for group in groups] for name, of in table.of_groups.items()})
+        if "reference" in lines and not lines["reference"].is_monotonic_increasing:
+            # stable: the other lines keep the order of the run's plan
+            lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
+        return lines
+
+
+def grids(selection: Selection, columns: Sequence[str] | None = None, each: Sequence[str] = ()) -> list[Grid]:
     """The filled table: a grid for each place. Without a row of the table in the frame, there is no grid.
 
     Lines stand in the order of the frame, references behind methods.
 
     Args:
-        frame: rows of the table's kind. columns: names of columns (see `Table.chosen`).
+        columns: names of columns (see `Table.chosen`).
         each: further columns of the frame whose values have a grid each, such as ``layer``.
 
     Raises:
         UsageError: a field that is neither a metric nor a column of the frame.
     """
-    chosen, rows = table.chosen(columns), selected(frame, table)
+    table, rows = selection.table, selection.rows
+    chosen = table.chosen(columns)
     if rows.empty:
         return []
-    lines = summarised(frame, table, _metrics_of(chosen), each)
-    _add_fields(lines, chosen, table)
+    lines = _with_fields(selection.lines(each), chosen, table)
     filled = [
-        (place, rows_here, lines_here, [_cells(column, table, lines_here) for column in chosen])
+        (place, rows_here, lines_here, _columns(chosen, table, lines_here))
         for place, rows_here, lines_here in _places(rows, lines, (*table.each, *each))
     ]
     # a column without a value in one grid stays if another grid has one, so that grids compare
@@ -144,31 +196,6 @@ def _kept(filled_columns: Set[Column], cells: dict[Column, list[Cell]]) -> dict[
         if column in filled_columns and (column.priority != KEY or any(not cell.empty for cell in of_column))
     }
     return kept or dict([next(iter(cells.items()))])  # the signs of lines need a first column
-
-
-def summarised(
-    frame: DataFrame, table: Table, metrics: Sequence[str] | None = None, each: Sequence[str] = ()
-) -> DataFrame:
-    """The lines of a table's grids with all statistics in full precision, as CSV and JSON have them.
-
-    Args:
-        metrics: columns of numbers; by default all metrics of the frame.
-    """
-    from ..frame.summary import summary
-
-    rows = selected(frame, table)
-    if not table.by:  # each row is a line
-        return rows.reset_index(drop=True)
-    by = line_keys(rows, table, each)
-    known = [name for name in rows if (name in METRICS or name in table.derived) and name not in by]
-    lines = summary(rows, by, known if metrics is None else metrics, table.cluster)
-    if table.of_groups:
-        groups = _groups(rows, by)
-        lines = lines.assign(**{name: [of(group) for group in groups] for name, of in table.of_groups.items()})
-    if "reference" in lines and not lines["reference"].is_monotonic_increasing:
-        # stable: the other lines keep the order of the run's plan
-        lines = lines.sort_values("reference", kind="stable").reset_index(drop=True)
-    return lines
 
 
 def line_keys(rows: DataFrame, table: Table, each: Sequence[str] = ()) -> list[str]:
@@ -211,33 +238,17 @@ def legend(table: Table) -> Grid:
     )
 
 
-def selected(frame: DataFrame, table: Table) -> DataFrame:
-    """The rows that the table selects. A metric that was not measured is missing in all rows."""
-    frame = table.prepared(frame) if table.prepared else frame
-    unmeasured = {name: math.nan for name in re.findall(r"\w+", table.rows) if name in METRICS and name not in frame}
-    frame = frame.assign(**unmeasured)
-    frame = frame.assign(**{name: of(frame) for name, of in table.derived.items()})
-    return found_by(frame, table.rows) if table.rows else frame
-
-
-def _metrics_of(columns: Sequence[Column]) -> list[str]:
-    """The metrics that columns show, and the metrics that signs need."""
-    fields = [name for column in columns for name in column.fields]
-    return list(dict.fromkeys([*(name.partition(".")[0] for name in fields if "." in name), "realised_d"]))
-
-
-def _add_fields(lines: DataFrame, columns: Sequence[Column], table: Table) -> None:
-    """Add the statistics of metrics that were not measured, as missing values.
+def _with_fields(lines: DataFrame, columns: Sequence[Column], table: Table) -> DataFrame:
+    """The lines with the statistics of metrics that were not measured, as missing values.
 
     Raises:
         UsageError: a field is missing that is no statistic.
     """
-    for name in dict.fromkeys(name for column in columns for name in column.fields):
-        _, dot, _ = name.partition(".")
-        if name not in lines and dot:
-            lines[name] = math.nan
-        elif name not in lines:
+    missing = [name for column in columns for name in column.fields if name not in lines]
+    for name in missing:
+        if "." not in name:
             raise UsageError(f"table {table.name}: {unknown('column of the frame', name, map(str, lines))}")
+    return lines.assign(**dict.fromkeys(missing, math.nan))
 
 
 def _places(rows: DataFrame, lines: DataFrame, each: Sequence[str]) -> Iterator[tuple[Keys, DataFrame, DataFrame]]:
@@ -276,7 +287,17 @@ def plain(value: Any) -> Any:
     return None if str(value) in ("<NA>", "nan", "NaT") else value
 
 
-def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
+def _columns(columns: Sequence[Column], table: Table, lines: DataFrame) -> list[list[Cell]]:
+    """The cells of each column, with the best cells in bold."""
+    rivals = _rivals(table, lines) if any(column.best for column in columns) else {}
+    filled = [_cells(column, lines) for column in columns]
+    return [
+        _emboldened(cells, column.best, rivals) if column.best else cells
+        for column, cells in zip(columns, filled, strict=True)
+    ]
+
+
+def _cells(column: Column, lines: DataFrame) -> list[Cell]:
     """The cells of a column, a cell for each line."""
     values = column.value.function(lines) if isinstance(column.value, Computed) else lines[column.value]
     further = {part: getattr(column, part) for part in ("low", "high", "half", "of", "limit")}
@@ -296,22 +317,26 @@ def _cells(column: Column, table: Table, lines: DataFrame) -> list[Cell]:
         text = f"> {limit:g}" if limit is not None and value == math.inf else ""
         flag = ROUNDING if doubtful[number] else None
         cells.append(Cell(column.words.get(value, value), text=text, flag=flag, **parts))
-    return _emboldened(cells, column, table, lines) if column.best else cells
+    return cells
 
 
-def _emboldened(cells: list[Cell], column: Column, table: Table, lines: DataFrame) -> list[Cell]:
+def _rivals(table: Table, lines: DataFrame) -> dict[int, tuple[Value, ...]]:
+    """The group of rivals of each line that competes, by the number of the line."""
+    sound = found_by(_complete(lines), table.competes)
+    return dict(zip(sound.index, _values(sound, table.rivals), strict=True))
+
+
+def _emboldened(cells: list[Cell], best: str, rivals: Mapping[int, tuple[Value, ...]]) -> list[Cell]:
     """The cells, with the best cell of each group of at least two rivals in bold."""
-    sound = found_by(_complete(lines), table.competes).index
-    # a flagged value does not compete: the flag says why it may be wrong
-    values = {number: cells[number].value for number in sound if cells[number].flag is None}
-    rivals: dict[tuple[Value, ...], dict[int, float]] = {}
-    for number, value in values.items():
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            group = tuple(plain(lines[name].iloc[number]) for name in table.rivals)
-            rivals.setdefault(group, {})[number] = value
-    best = min if column.best == "smaller" else max
+    groups: dict[tuple[Value, ...], dict[int, float]] = {}
+    for number, group in rivals.items():
+        value = cells[number].value
+        # a flagged value does not compete: the flag says why it may be wrong
+        if cells[number].flag is None and isinstance(value, (int, float)) and math.isfinite(value):
+            groups.setdefault(group, {})[number] = value
+    least_or_most = min if best == "smaller" else max
     # with its number, because a value may be the best of one group and not of another
-    leading = {(number, best(group.values())) for group in rivals.values() if len(group) > 1 for number in group}
+    leading = {(number, least_or_most(of.values())) for of in groups.values() if len(of) > 1 for number in of}
     return [replace(cell, bold=(number, cell.value) in leading) for number, cell in enumerate(cells)]
 
 

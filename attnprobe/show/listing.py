@@ -31,7 +31,7 @@ def listing(
 
     from ..frame.records.file import SCHEMA, strict_json
     from ..grammar.foreign import printable_within
-    from .grid import grids
+    from .grid import Selection, grids
     from .writers import csv, jsonl, latex, markdown, terminal
 
     rows = printable_within(list(rows))
@@ -44,11 +44,8 @@ def listing(
         return csv(frame).rstrip("\n")
     frame = frame.map(lambda value: value if value is None or isinstance(value, (str, int, float)) else str(value))
     columns = tuple(Column(field, field, digits=None, priority=KEY, name=field) for field in frame)
-    filled = (
-        grids(frame, Table(name, title or name.capitalize(), columns=columns, notes=lambda rows: notes))
-        if len(frame)
-        else []
-    )
+    table = Table(name, title or name.capitalize(), columns=columns, notes=lambda rows: notes)
+    filled = grids(Selection.of(frame, table)) if len(frame) else []
     if format == "latex":
         return latex(filled).rstrip("\n")
     if format in ("md", "github"):

@@ -15,7 +15,7 @@ from ..frame.rows import CELL, HEAD
 from ..frame.summary import COUNTS, STATE, STATISTICS
 from ..grammar.foreign import one_line
 from .formats import check_format
-from .grid import OF_SERIES, Grid, grids, selected, summarised, with_computed
+from .grid import OF_SERIES, Grid, Selection, grids, with_computed
 from .header import Header
 from .table import Column, Table
 from .writers import csv, json_rows, jsonl, latex, markdown, terminal
@@ -109,6 +109,8 @@ class Shown:
     metric: str | None = None
     overlay: Any = None
     remarks: Mapping[str, str] = field(default_factory=dict)
+    # by kind and table; a copy with other columns has the same rows
+    _selections: dict[tuple[str, str], Selection] = field(default_factory=dict, repr=False)
 
     @property
     def title(self) -> str:
@@ -131,8 +133,14 @@ class Shown:
             names = [name for name in self.columns if _has(table, name) and self._measures(table, name)]
             if names or not self.columns:
                 each = [name for name in table.within if name in self.apart]
-                filled += [self._told(grid) for grid in grids(self.frame(table.kind), table, names or None, each)]
+                filled += [self._told(grid) for grid in grids(self._selection(table), names or None, each)]
         return filled
+
+    def _selection(self, table: Table) -> Selection:
+        key = table.kind, table.name
+        if key not in self._selections:
+            self._selections[key] = Selection.of(self.frame(table.kind), table)
+        return self._selections[key]
 
     def _measures(self, table: Table, name: str) -> bool:
         """Whether a table's rows may have the metric of a column. Rows of heads may have any metric."""
@@ -161,8 +169,8 @@ class Shown:
             frame = self.frame(table.kind)
             pooled = [()] if len(frame["layer"].dropna().unique()) > 1 else []
             for each in dict.fromkeys((*pooled, table.within)):
-                lines = summarised(frame, table, [table.metric, "realised_d"], each)
-                found += self.best.methods(selected(frame, table), lines, table, each)
+                selection = self._selection(table)
+                found += self.best.methods(selection.rows, selection.lines(each), table, each)
         return found
 
     def with_columns(self, names: Sequence[str]) -> Shown:
@@ -175,17 +183,17 @@ class Shown:
         return replace(self, columns=tuple(names))
 
     @cached_property
-    def lines(self) -> list[DataFrame]:
-        """The lines of each table in full precision."""
-        of_tables = [(self.frame(table.kind), table) for table in self.catalogue.tables]
-        lines = [(summarised(frame, table, each=table.within), table) for frame, table in of_tables]
-        return [with_computed(of_table, table, table.within) for of_table, table in lines]
+    def lines(self) -> list[tuple[Table, DataFrame]]:
+        """The tables that have rows, each with its lines in full precision; the first table if none has rows."""
+        selections = [self._selection(table) for table in self.catalogue.tables]
+        filled = [selection for selection in selections if not selection.rows.empty] or selections[:1]
+        of_tables = [(selection.table, selection.lines(selection.table.within)) for selection in filled]
+        return [(table, with_computed(lines, table, table.within)) for table, lines in of_tables]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The lines of all tables as JSON has them, each with the name of its table."""
-        tables = zip(self.catalogue.tables, self.lines, strict=True)
-        return [{"table": table.name, **row} for table, lines in tables for row in json_rows(lines)]
+        return [{"table": table.name, **row} for table, lines in self.lines for row in json_rows(lines)]
 
     def text(
         self,
@@ -215,7 +223,7 @@ class Shown:
             best = {"best": self.duels} if self.best is not None else {}
             return strict_json({**contents, "rows": self.rows, **best}, indent=2)
         if format in ("csv", "jsonl"):
-            lines = next((of_table for of_table in self.lines if len(of_table)), self.lines[0])
+            _, lines = self.lines[0]
             if format == "jsonl":
                 return jsonl(lines).rstrip("\n")
             return csv(_fields_of(lines, columns) if columns else lines).rstrip("\n")
@@ -294,7 +302,7 @@ class Shown:
         frame = self.frame(table.kind)
         # a limit holds at each place by itself, also where the table takes places together
         places = [name for name in PLACES if name not in table.pooled and name in frame]
-        lines = json_rows(summarised(frame, table, each=places))
+        lines = json_rows(self._selection(table).lines(places))
         own = [name for name in (*table.each, *table.by) if name not in NAMED]
         return [
             {
@@ -338,7 +346,7 @@ def fields(catalogue: Catalogue, shape: RowTypes) -> list[str]:
     from ..frame.read import frame_of
 
     table = catalogue.tables[0]
-    empty = summarised(frame_of([], shape, table.kind, {}), table, each=table.within)
+    empty = Selection.of(frame_of([], shape, table.kind, {}), table).lines(table.within)
     models = (shape.cell, *(model for kind, model in shape.kinds.items() if kind == table.kind))
     measured = {name: None for model in models for name in model.model_fields}
     measured |= {column.value.partition(".")[0]: None for column in table.every if isinstance(column.value, str)}

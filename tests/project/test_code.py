@@ -38,8 +38,12 @@ def answer_of(*command):
     return actual.returncode, actual.stdout + actual.stderr
 
 
+@pytest.mark.slow
 def test_types():
-    """Basic mode; the interpreter that runs the tests knows the packages that are imported."""
+    """Basic mode; the interpreter that runs the tests knows the packages that are imported.
+
+    Half a minute: each commit runs it, and `just types`.
+    """
     pytest.importorskip("basedpyright")
     code, text = answer_of("basedpyright", "--pythonpath", sys.executable)
     assert code == 0 and "0 errors" in text, text[-4000:]

@@ -14,7 +14,7 @@ from scipy import stats
 from attnprobe.errors import UsageError
 from attnprobe.frame.metric import METRICS
 from attnprobe.show.catalogue.error import HEADS, TABLES
-from attnprobe.show.grid import Cell, grids, legend, summarised
+from attnprobe.show.grid import Cell, Selection, grids, legend
 from attnprobe.show.notes import BAD, FAILED, OVER, ROUNDING, SKIPPED
 from attnprobe.show.table import BUDGET, METHOD, SOUND, Column, Computed, Table, ratio_to
 from attnprobe.show.writers.text import cell_text
@@ -43,7 +43,7 @@ def table(*columns, **facts):
 
 
 def one_grid(*frames, columns=(MEAN,), **facts):
-    (grid,) = grids(pd.concat(frames, ignore_index=True), table(*columns, **facts))
+    (grid,) = grids(Selection.of(pd.concat(frames, ignore_index=True), table(*columns, **facts)))
     return grid
 
 
@@ -71,7 +71,11 @@ def test_a_misspelt_statistic_raises_when_the_table_is_declared(column, message)
 
 def test_a_misspelt_column_of_the_frame_raises_when_the_table_is_filled():
     with pytest.raises(UsageError, match="unknown column of the frame 'familly'; did you mean 'family'"):
-        grids(heads("a", [1.0]), Table("test", "Test", by=("name", "family"), columns=(Column("x", "familly"),)))
+        grids(
+            Selection.of(
+                heads("a", [1.0]), Table("test", "Test", by=("name", "family"), columns=(Column("x", "familly"),))
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_units_signs_words_and_totals():
         Column("half", f"{ERROR}.median", digits=None),
     )
     shown = Table("test", "Test", by=("name", "kind"), columns=columns)
-    (grid,) = grids(pd.concat([frame, heads("b", [1.0], kind=False)]), shown)
+    (grid,) = grids(Selection.of(pd.concat([frame, heads("b", [1.0], kind=False)]), shown))
     texts = [[cell_text(*pair) for pair in zip(line, grid.columns, strict=True)] for line in grid.cells]
     assert texts == [["25.0%", "12.5", "3.0", "+0.500", "●", "2/2", "0.25"], ["100%", "", "", "", "", "", "1"]]
 
@@ -161,7 +165,7 @@ def test_the_ratio_to_a_reference_is_of_the_same_place():
         pd.concat([heads("a", [a, a], layer=at), heads("vmean", [v, v], d=pd.NA, layer=at)])
         for at, a, v in ((0, 1.0, 4.0), (1, 3.0, 2.0), (2, 1.0, 1e-6))
     ]
-    filled = grids(pd.concat(layers), table(column, each=("layer",)))
+    filled = grids(Selection.of(pd.concat(layers), table(column, each=("layer",))))
     assert [[cell.value for cell in column_of(grid, "ratio")] for grid in filled] == [
         [0.25, 1.0],
         [1.5, 1.0],
@@ -179,7 +183,7 @@ def test_derived_columns_and_numbers_of_groups():
         "of_groups": {"rho": lambda rows: rows[ERROR].astype(float).corr(rows["kl"], "spearman")},
     }
     columns = Column("large", "large.sum", of="large.count", digits=0), Column("ρ", "rho", signed=True, digits=2)
-    (grid,) = grids(frame, table(*columns, **facts))
+    (grid,) = grids(Selection.of(frame, table(*columns, **facts)))
     assert [cell_text(line[2], grid.columns[2]) for line in grid.cells] == ["2/4", "0/2"]
     assert [cell_text(line[3], grid.columns[3]) for line in grid.cells] == ["+1.0", "-1.0"]
 
@@ -187,7 +191,7 @@ def test_derived_columns_and_numbers_of_groups():
 def test_a_frame_without_groups_is_shown_line_by_line():
     frame = pd.DataFrame({"name": ["a", "b"], "p": [0.04, math.nan], "low": [0.1, 0.2], "high": [0.3, 0.4]})
     shown = Table("pairs", "Pairs", columns=(METHOD, Column("difference", "p", low="low", high="high")))
-    (grid,) = grids(frame, shown)
+    (grid,) = grids(Selection.of(frame, shown))
     assert grid.cells == [[Cell("a"), Cell(0.04, low=0.1, high=0.3)], [Cell("b"), Cell()]]
 
 
@@ -195,13 +199,13 @@ def test_a_column_without_values_is_left_out_of_all_grids():
     frame = pd.concat([heads("a", [1.0, 2.0], layer=0, kl=math.nan), heads("a", [1.0, 2.0], layer=1, kl=0.5)])
     names = [MEAN.name, "kl.mean", "drift.mean"]
     columns = [Column(name, name) for name in names]
-    for grid in grids(frame, table(*columns, each=("layer",))):
+    for grid in grids(Selection.of(frame, table(*columns, each=("layer",)))):
         assert [column.name for column in grid.columns] == ["name", "d", *names[:2]]
 
 
 def test_a_table_of_what_was_not_measured_has_no_grid():
     assert HEADS.name == "error" and all(
-        grids(heads("a", [1.0]).assign(kernel_dtype=pd.NA), one) == [] for one in TABLES[1:3]
+        grids(Selection.of(heads("a", [1.0]).assign(kernel_dtype=pd.NA), one)) == [] for one in TABLES[1:3]
     )
 
 
@@ -289,7 +293,7 @@ def test_budgets_of_a_method_with_one_reason_share_a_note():
 def test_a_grid_has_the_sentence_and_notes_of_its_rows():
     facts = {"sentence": lambda rows: f"{len(rows)} rows", "notes": lambda rows: ["a note"], "each": ("layer",)}
     frame = pd.concat([heads("a", [1.0, 2.0]), heads("a", [1.0], layer=1)])
-    filled = grids(frame, table(MEAN, **facts))
+    filled = grids(Selection.of(frame, table(MEAN, **facts)))
     assert [(grid.sentence, grid.reasons) for grid in filled] == [("2 rows", ("a note",)), ("1 rows", ("a note",))]
 
 
@@ -339,7 +343,7 @@ def measured():
 
 
 def test_the_default_table_of_errors_has_eight_columns(measured):
-    (grid,) = grids(measured, HEADS)
+    (grid,) = grids(Selection.of(measured, HEADS))
     headings = [column.title for column in grid.columns]
     assert headings == [
         *("method", "d", "median [p10 – p90]", "mean", "max", "median / V-Mean's", "matrix error median", "bad rows"),
@@ -355,19 +359,19 @@ def test_the_default_table_of_errors_has_eight_columns(measured):
 
 
 def test_tokens_that_repeat_others_are_noted(measured):
-    assert [grid.reasons for grid in grids(measured, HEADS)] == [()]
-    (grid,) = grids(measured.assign(duplicates=np.where(measured["layer"] == 0, 7, 5)), HEADS)
+    assert [grid.reasons for grid in grids(Selection.of(measured, HEADS))] == [()]
+    (grid,) = grids(Selection.of(measured.assign(duplicates=np.where(measured["layer"] == 0, 7, 5)), HEADS))
     assert grid.reasons == ("7 tokens repeat another token's Q, K and V",)
 
 
 def test_a_layer_has_its_own_table_on_request(measured):
-    assert [grid.where for grid in grids(measured, HEADS, each=["layer"])] == [
+    assert [grid.where for grid in grids(Selection.of(measured, HEADS), each=["layer"])] == [
         f"n = 4096, layer {layer}, 6 heads, 2 windows" for layer in (0, 1)
     ]
 
 
 def test_the_lines_of_a_table_have_all_statistics(measured):
-    lines = summarised(measured, HEADS)
+    lines = Selection.of(measured, HEADS).lines()
     assert lines["name"].tolist() == ["skyformer", "vmean"]
     assert f"{ERROR}.p90" in lines and "matrix_spectral_relative.max" in lines
 

@@ -56,6 +56,7 @@ class Form:
             return True
         return j - valid.index(True) < self.sinks
 
+    @cache  # noqa: B019 - the forms are constants of the tests
     def qkv(self) -> QKV:
         """The inputs as a user makes them."""
         every, k, v = made(self.heads, self.kv_heads, self.score, self.dtype)

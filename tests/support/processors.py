@@ -1,8 +1,8 @@
 """The tests of numbers as other processors run them: with other orders of sums, other instructions, other threads.
 
     python tests/support/processors.py               # in all settings, about half an hour on two cores
-    python tests/support/processors.py oldest        # in the setting of that name, about a minute
-    python tests/support/processors.py oldest --short  # without injection and arithmetic in few bits: CI runs it
+    python tests/support/processors.py oldest        # in the setting of that name, about two minutes
+    python tests/support/processors.py oldest --short  # operators, norms, theorems and landmarks alone: CI runs it
     python tests/support/processors.py --all         # the contract of all methods too, hours
     python tests/support/processors.py avx2 -k skyformer -x   # further arguments are those of pytest
 
@@ -26,9 +26,13 @@ import sys
 from paths import TESTS
 
 NUMBERS = ("metrics", "operators", "theorems", "test_approximation.py", "test_reference.py", "test_rng.py")
-FURTHER = ("inject", "rounding")  # without --short
-METHODS = ("methods/nystrom", "methods/test_causal.py", "methods/test_kernels.py", "methods/test_large_scores.py")
-ALL = ("methods", "testing")
+COUNTS = "metrics/test_cost.py"  # of products, which are the same everywhere
+FEW_BITS = ("inject", "rounding")
+SCOPES = {
+    "--short": ("methods/nystrom",),  # whose inverses amplify rounding
+    "": ("methods/nystrom", *(f"methods/test_{name}.py" for name in ("causal", "kernels", "large_scores")), *FEW_BITS),
+    "--all": ("methods", "testing", *FEW_BITS),
+}
 WIDTHS = ("default", "avx2", "avx512")
 # each order of sums with each set of instructions
 SETTINGS = {
@@ -55,9 +59,9 @@ def widest() -> int:
 
 def main(words: list[str]) -> int:
     chosen = [word for word in words if word in SETTINGS] or list(SETTINGS)
-    arguments = [word for word in words if word not in SETTINGS and word not in ("--all", "--short")]
-    names = (*NUMBERS, *(ALL if "--all" in words else METHODS), *(() if "--short" in words else FURTHER))
-    paths = [str(TESTS / name) for name in names]
+    arguments = [word for word in words if word not in SETTINGS and word not in SCOPES]
+    scope = next((word for word in words if word in SCOPES), "")
+    paths = [*(str(TESTS / name) for name in (*NUMBERS, *SCOPES[scope])), f"--ignore={TESTS / COUNTS}"]
     most, codes = widest(), [0]
     for name in chosen:
         sums, instructions, threads = SETTINGS[name]

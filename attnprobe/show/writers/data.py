@@ -42,12 +42,12 @@ def json_rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _jsonable(value: Any) -> Any:
-    if isinstance(value, (list, tuple, dict)):
-        return value
     value = value.item() if hasattr(value, "item") else value
-    if value is None or str(value) in ("<NA>", "nan"):
-        return None
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+    if isinstance(value, float):
+        return None if math.isnan(value) else str(value) if math.isinf(value) else value
+    if isinstance(value, (str, int, list, tuple, dict)):
+        return value
+    return None if str(value) == "<NA>" else value
 
 
 def jsonl(frame: DataFrame) -> str:

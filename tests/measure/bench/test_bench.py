@@ -499,7 +499,7 @@ def test_growth_is_read_off_the_rounds():
             times = [size * n**power * (1 + number * n / 1e5) for number in range(3)]
             rows = [*rounds_of(times if n > 1024 else [9.0] * 3), *cell["rows"][5:]]
             cells.append({**cell, "rows": rows, "lines": len(rows)})
-    _, _, lines = shown(cells).lines
+    [*_, (_, lines)] = shown(cells).lines
     actual = {line["name"]: line for line in lines.to_dict("records")}
     for name, power in (("exact", 2), ("performer", 1)):
         slopes = [

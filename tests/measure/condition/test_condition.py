@@ -29,7 +29,7 @@ from attnprobe.operators.linalg.condition import condition, repeats
 from attnprobe.rng import Streams, generator
 from attnprobe.show.catalogue.condition import FIGURES, TABLES
 from attnprobe.show.figure import sheets
-from attnprobe.show.grid import grids
+from attnprobe.show.grid import Selection, grids
 from attnprobe.show.page import views
 
 EPS = torch.finfo(torch.float64).eps
@@ -479,7 +479,7 @@ def matrices(cond, error, matrix="SCS", method="skyformer", **columns):
 
 def cells(frame, table=CONDITIONS):
     """The cells of the lines of a table, by the names of its columns."""
-    [grid] = grids(frame, table, [f"+{column.name}" for column in table.more])
+    [grid] = grids(Selection.of(frame, table), [f"+{column.name}" for column in table.more])
     return grid, [dict(zip([column.name for column in grid.columns], line, strict=True)) for line in grid.cells]
 
 
@@ -584,7 +584,7 @@ def test_iterations_and_sensitivity_are_recorded_where_they_are_asked_for(file, 
     assert lines[-1]["sensitivity.max"].value == trials.loc[trials["matrix"] == "C", "sensitivity"].max()
     plain = measured(file, tmp_path, "plain")
     for kind, table in (("iteration", RESIDUALS), ("trial", CHANGES)):
-        assert not grids(plain.frame(kind), table)
+        assert not grids(Selection.of(plain.frame(kind), table))
 
 
 @pytest.mark.parametrize("name, heading", [("cond", r"σ₁/σ\_m [p10 – p90]"), ("sensitivity", "change [p10 – p90]")])

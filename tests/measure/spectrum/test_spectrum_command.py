@@ -14,7 +14,7 @@ from attnprobe.measure.spectrum.measure import parse_of
 from attnprobe.metrics.spectrum import Spectrum
 from attnprobe.show.catalogue.spectrum import FIGURES, RANKS, VALUES
 from attnprobe.show.figure import sheets
-from attnprobe.show.grid import grids
+from attnprobe.show.grid import Selection, grids
 
 DECAY, CUMULATIVE = FIGURES
 
@@ -85,7 +85,7 @@ def test_eigenvalues_have_real_and_imaginary_parts(measured, qkv):
 def test_the_table_says_medians_of_the_rows(measured, qkv):
     run = measured("--qkv", qkv)
     heads, values = run.frame(), run.frame("singular")
-    [ranks], [leading] = grids(heads, RANKS), grids(values, VALUES)
+    [ranks], [leading] = (grids(Selection.of(*of)) for of in ((heads, RANKS), (values, VALUES)))
     cells = dict(zip([column.name for column in ranks.columns], ranks.cells[0], strict=True))
     assert cells["stable_rank.median"].value == pytest.approx(heads["stable_rank"].mean())
     assert [column.title for column in leading.columns] == ["matrix", "i = 1", "i = 4", "i = 16", "i = 64"]
@@ -109,7 +109,7 @@ def test_leading_values_say_that_they_are(measured, qkv):
     assert heads["entropy_rank"].isna().all() and np.isinf(heads["rank_99"].astype(float)).all()
     within = ranks.groupby("epsilon")["d_spectral"].max()
     assert within[0.9] <= 8 and np.isinf(within[1e-3])
-    [grid] = grids(heads, RANKS)
+    [grid] = grids(Selection.of(heads, RANKS))
     assert grid.cells[0][-1].text == "> 8" and "only leading values are known" in " ".join(grid.reasons)
     assert "more than 8 of 96 values" in grid.sentence or heads["rank_95"].median() <= 8
 

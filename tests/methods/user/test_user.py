@@ -562,7 +562,7 @@ def test_every_command_takes_a_file(run, qkv, mine):
         assert first["method_file"]["sha256"] and first["method_file"]["file"].endswith("mine.py")
         manifest = json.loads(Path(name, "manifest.json").read_text())["plan"]
         assert any("method_file" in one for one in manifest.get("methods") or manifest["of"] if isinstance(one, dict))
-        assert run("report", name)[0] == 0
+        assert run("report", name, "--plot", "none")[0] == 0
     by_name = {row["method"]: row for row in rows["error"]}
     assert by_name["mine.py:linear"]["matrix_spectral_relative.max"] < 1e-5
     assert by_name["mine.py:attention"]["name"] == "mine.py:attention:sharp=2.0"
