@@ -15,7 +15,7 @@ from ...files import JsonObject
 from ...frame.metric import perplexity
 from ...frame.rows import head_rows
 from ...inputs import Block
-from ...metrics.residual import head_residuals, residual_errors
+from ...metrics.residual import head_residuals, heads_alone, residual_errors
 from ...operators.linalg.norms import row_norms
 
 STATED = ("realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # diagnostics of heads: a mean, and sums
@@ -137,22 +137,54 @@ def added_errors(own: Tensor, got: Tensor, usual: Tensor) -> list[float]:
     return added.masked_fill(~torch.isfinite(gap).all(1), torch.inf).tolist()
 
 
-def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
-    """The local errors of outputs (n, h, p_v); those of ``heads``, the numbers of these heads, add to the stream."""
-    exact = own.double().transpose(0, 1)  # (h, n, p_v)
-    gap = got.double().transpose(0, 1) - exact
-    distances = row_norms(gap)
-    rows = distances / row_norms(exact)  # 0 / 0: a row that is zero in both has no error
-    sizes = (row_norms(gap, 2) / row_norms(exact, 2)).tolist()
-    means = rows.masked_fill(distances == 0, 0.0).mean(1).tolist()
-    if block is None:
-        return Local(sizes, means, None, None)
-    alone = head_residuals(gap, block, heads).mean(-1).tolist()
-    change, weighted = block.change(gap.transpose(0, 1), heads), None
-    if block.last is not None:
-        weighted = float(residual_errors(change, block.between[:, None]))
-    together = float(residual_errors(change, block.size[:, None]))
-    return Local(sizes, means, alone, together, weighted=weighted)
+@dataclass(frozen=True, eq=False)
+class ExactOutput:
+    """The exact output of heads of a layer, beside which the outputs of all methods are measured.
+
+    Attributes:
+        output: (n, h, p_v). block: of the attention, over the same tokens. heads: the numbers of these heads.
+    """
+
+    output: Tensor
+    block: Block | None
+    heads: Sequence[int]
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """The output of each head, (h, n, p_v) float64."""
+        return self.output.double().transpose(0, 1)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The norm of each row, (h, n)."""
+        return row_norms(self.exact)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """The norm of each head, (h,)."""
+        return row_norms(self.exact, 2)
+
+    @cached_property
+    def alone(self) -> Block | None:
+        """The block by which the residual error of a head alone is computed."""
+        if self.block is None or self.block.projected is not None:
+            return self.block
+        return heads_alone(self.block, self.output.shape[2])
+
+    def errors(self, got: Tensor) -> Local:
+        """The local errors of outputs (n, h, p_v); those of all these heads together add to the stream."""
+        gap = got.double().transpose(0, 1) - self.exact
+        distances = row_norms(gap)
+        rows = distances / self.rows  # 0 / 0: a row that is zero in both has no error
+        sizes = (row_norms(gap, 2) / self.sizes).tolist()
+        means = rows.masked_fill(distances == 0, 0.0).mean(1).tolist()
+        if self.block is None or self.alone is None:
+            return Local(sizes, means, None, None)
+        alone = head_residuals(gap, self.alone, self.heads).mean(-1).tolist()
+        change = self.block.change(gap.transpose(0, 1), self.heads)
+        streams = [self.block.size] if self.block.last is None else [self.block.size, self.block.between]
+        together, *weighted = residual_errors(change, torch.stack(streams)[..., None]).tolist()
+        return Local(sizes, means, alone, together, weighted=weighted[0] if weighted else None)
 
 
 def local_metrics(local: Sequence[Local]) -> dict[str, float]:
