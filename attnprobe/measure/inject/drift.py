@@ -39,20 +39,21 @@ class Outputs:
 
     @cached_property
     def words(self) -> Words:
-        """The predicted distributions. They take six times the memory of float32 logits."""
+        """The predicted distributions. They take four times the memory of float32 logits."""
         assert self.logits is not None
         return Words(self.logits)
 
 
 class Words:
-    """The distributions of words that logits (places, words) predict, in float64."""
+    """The distributions ``p = exp(logits - log_sum)`` of words that logits (places, words) predict, in float64."""
 
     def __init__(self, logits: Tensor) -> None:
         # Of distributions this close a divergence in float32 is rounding.
         self.logits = logits.double()
-        self.log_p = self.logits.log_softmax(-1)
-        self.p = self.log_p.exp()
+        self.p = self.logits.softmax(-1)
         self.likeliest = _likeliest(self.logits)
+        logit, p = (x.gather(-1, self.likeliest[:, None])[:, 0] for x in (self.logits, self.p))
+        self.log_sum = logit - p.log()  # by one exponential of each word, where a logsumexp would take another
 
     def at(self, places: slice) -> Words:
         """The distributions at some places."""
@@ -253,14 +254,15 @@ def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, fl
     kept = own.words if got.numel() <= KEPT else None
     for start in range(0, len(got), rows):
         part, true = slice(start, start + rows), words[start : start + rows]
-        exact, moved = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
-        sums["gap"] += float((moved - exact.logits).square_().sum())
+        exact, moved = Words(own.logits[part]) if kept is None else kept.at(part), Words(got[part])
+        sums["gap"] += float((moved.logits - exact.logits).square_().sum())
         sums["size"] += float(exact.logits.square().sum())
-        compared = _compared(exact.at(slice(len(true))), moved[: len(true)], true)
+        predicted = slice(len(true))
+        compared = _compared(exact.at(predicted), moved.at(predicted), true)
         for name, values in compared.items():
             sums[name] += float(values.sum())
         # a divergence is at least 0; of equal distributions rounding may leave less
-        steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
+        steps["kl"] += compared["kl"].clamp(min=0).tolist()
         steps["top1_agreement"] += compared["same"].double().tolist()
         steps["loss"] += compared["loss"].tolist()
         steps["loss_own"] += compared["loss_own"].tolist()
@@ -283,7 +285,7 @@ def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     >>> {name: round(value, 3) for name, value in answer_metrics(own, got, torch.tensor([1])).items()}
     {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0, 'answer_right': 0.0, 'answer_flipped': 1.0}
     """
-    compared = _compared(Words(own), got.double(), words)
+    compared = _compared(Words(own), Words(got), words)
     loss = float(compared["loss"].mean())
     rank, rank_own = (1 + (logits > logits.gather(1, words[:, None])).sum(1) for logits in (got, own))
     right, right_own = bool((rank == 1).all()), bool((rank_own == 1).all())
@@ -296,14 +298,18 @@ def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     }
 
 
-def _compared(own: Words, got: Tensor, words: Tensor) -> dict[str, Tensor]:
-    """The terms of KL(p ‖ p~), (places, words), whether the likeliest words are the same, and the losses, (places,)."""
-    q = got.log_softmax(-1)
+def _compared(own: Words, got: Words, words: Tensor) -> dict[str, Tensor]:
+    """KL(p ‖ p~), whether the likeliest words are the same, and the losses of the true ``words``, (places,) each.
+
+    ``KL(p ‖ p~) = Σ_w p_w (s_w - s~_w) - log Σ_w exp(s_w) + log Σ_w exp(s~_w)`` of logits s and s~.
+    """
+    change = got.log_sum - own.log_sum
+    true = words[:, None]
     return {
-        "kl": (own.log_p - q).mul_(own.p),
-        "same": own.likeliest == _likeliest(got),
-        "loss": -q.gather(1, words[:, None])[:, 0],
-        "loss_own": -own.log_p.gather(1, words[:, None])[:, 0],
+        "kl": (own.logits - got.logits).mul_(own.p).sum(-1) + change,
+        "same": own.likeliest == got.likeliest,
+        "loss": got.log_sum - got.logits.gather(1, true)[:, 0],
+        "loss_own": own.log_sum - own.logits.gather(1, true)[:, 0],
     }
 
 
