@@ -65,11 +65,13 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
         largest, index[heads, start:stop] = largest_scores(scores[..., :seen], d)
         shift = largest[..., :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
-        numerator = torch.exp(largest - shift)
-        total = (numerator if renormalize else torch.exp(scores - shift)).sum(-1, keepdim=True)
+        numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
+        total = torch.exp(summed - shift).sum(-1, keepdim=True)
         weights[heads, start:stop] = numerator / total
         log_sums[heads, start:stop] = (shift + total.log())[..., 0]
 
-    every = per_head(qkv.h, qkv.entries)
-    costs = Counted({**key_costs(qkv, index), "visited": lambda: every, "scored": lambda: every / qkv.n_q})
+    def every() -> torch.Tensor:
+        return per_head(qkv.h, qkv.entries)
+
+    costs = Counted({**key_costs(qkv, index), "visited": every, "scored": lambda: every() / qkv.n_q})
     return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=costs, log_normalizer=lambda: log_sums)
