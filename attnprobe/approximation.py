@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,30 +60,11 @@ class Later(Mapping[str, Tensor]):
         return len(self._make)
 
 
-class Counted(Mapping[str, Tensor]):
-    """Tensors by name that are made together when the first one is read, such as costs that many callers do not need.
+class Counted(Later):
+    """Tensors by name that are made when they are read first, such as costs that many callers do not need."""
 
-    Args:
-        make: is called once.
-    """
-
-    made_when_read = True
-
-    def __init__(self, make: Callable[[], Mapping[str, Tensor]]) -> None:
-        self._make = make
-
-    @cached_property
-    def _made(self) -> Mapping[str, Tensor]:
-        return self._make()
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
+    def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
+        super().__init__({name: cache(made) for name, made in make.items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..approximation import Approximation
+from ..approximation import Approximation, Counted
 from ..errors import Unsupported, UsageError
 from ..grammar.foreign import message
 from ..inputs.hooks.call import AttentionCall, blocks, exact_rows, rows_of
@@ -111,8 +111,9 @@ class Replacement:
         part = qkv if heads is None or self.method.joint else qkv.select(heads)
         made = self._approximate(part)
         if part is qkv and heads is not None:
-            of_heads = {name: value[list(heads)] for name, value in made.diagnostics.items()}
-            made = replace(made, output=made.output[list(heads)], diagnostics=of_heads)
+            some, every = list(heads), made.diagnostics
+            of_heads = Counted({name: lambda name=name: every[name][some] for name in every})
+            made = replace(made, output=made.output[some], diagnostics=of_heads)
         if self.observe is not None:
             self.observe(row, made)
         return made.output

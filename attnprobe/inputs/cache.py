@@ -60,6 +60,9 @@ class Entry:
         return self.path.stem.partition("-")[2]
 
 
+UNCOUNTED = 64  # of a cache, the share that a process stores before it counts the entries again
+
+
 @dataclass(frozen=True)
 class Cache:
     """Entries in a folder of limited size. If they exceed it, the least recently used ones are removed.
@@ -134,7 +137,7 @@ class Cache:
             self.notify(f"{self.folder}: the converted model is not cached: {error.strerror or error}")
             return False
         seal.move(path)
-        self._evict(path.name)
+        self._evict(path.name, size)
         return True
 
     def label(self, entry: Entry) -> str:
@@ -220,17 +223,31 @@ class Cache:
         for other in self._files(key, suffix):
             if other.name != name:
                 other.unlink(missing_ok=True)
-        self._evict(name)
+        self._evict(name, len(data))
 
-    def _evict(self, newest: str) -> None:
-        """Remove the least recently used entries beyond the size."""
+    def _evict(self, newest: str, size: int) -> None:
+        """Remove the least recently used entries beyond the size of the cache, after the newest one was stored.
+
+        To read the sizes of thousands of entries takes longer than to store one. So they are read again only where the
+        entries of the last time may exceed the cache with those stored since, or these are a share that other processes
+        may have stored too.
+        """
+        counted, since = _counted.get(self.folder, (self.largest, 0))
+        since += size
+        if counted + since <= self.largest and since <= self.largest // UNCOUNTED:
+            _counted[self.folder] = counted, since
+            return
         entries = self.entries()
-        excess = sum(entry.size for entry in entries) - self.largest
+        total = sum(entry.size for entry in entries)
         for entry in entries:
-            if excess > 0 and entry.path.name != newest:  # else a large entry would evict itself, and all others
+            if total > self.largest and entry.path.name != newest:  # else a large entry would evict itself, and others
                 _remove(entry.path)
-                excess -= entry.size
+                total -= entry.size
+        _counted[self.folder] = total, 0
 
+
+#: the bytes of the entries of each folder when they were last counted, and of those that this process stored since
+_counted: dict[Path, tuple[int, int]] = {}
 
 #: stores nothing
 NO_CACHE = Cache(Path(), largest=0)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -182,9 +183,10 @@ def _with_sinks(entry: Method, result: Approximation, logits: Tensor) -> Approxi
 def _count_lost_rows(result: Approximation) -> Approximation:
     """``result`` with ``bad_rows`` (h,): the larger of the method's own count and the number of non-finite rows."""
 
-    def diagnostics() -> dict[str, Tensor]:
+    def bad_rows() -> Tensor:
         lost = result.lost_rows()
         counted = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
-        return {**result.diagnostics, "bad_rows": torch.maximum(counted.to(lost), lost)}
+        return torch.maximum(counted.to(lost), lost)
 
-    return replace(result, diagnostics=Counted(diagnostics))
+    known = {name: partial(result.diagnostics.__getitem__, name) for name in result.diagnostics}
+    return replace(result, diagnostics=Counted({**known, "bad_rows": bad_rows}))

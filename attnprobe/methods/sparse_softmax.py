@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -94,24 +94,28 @@ def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
     return counts
 
 
-def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
-    """The numbers of keys that rows of `sparse_softmax` read, as (h,) float64 on the CPU, by name.
+def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Callable[[], Tensor]]:
+    """Functions that compute the numbers of keys that rows of `sparse_softmax` read, (h,) float64 on the CPU, by name.
 
     ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and two quantiles over rows of the number of
     visible keys in the slots of a row, and ``visited`` is their sum. ``kv_read`` is the mean over queries of the number
     of distinct keys that the query heads of a KV head read together.
     """
-    keys = seen_keys(qkv, index, group).double()
-    mean = keys.mean(1).cpu()
-    index, rows = index.to(qkv.device), qkv.kv_rows
-    first_of = of_members(torch.tensor([members[0] for members in rows], device=qkv.device), rows)
-    same = len(rows) == qkv.h or bool((index == index[first_of]).all())  # the heads of a KV head read the same keys
+    keys = cache(lambda: seen_keys(qkv, index, group).double())
+
+    def read() -> Tensor:
+        rows, keys_of = qkv.kv_rows, index.to(qkv.device)
+        first_of = of_members(torch.tensor([members[0] for members in rows], device=qkv.device), rows)
+        # the heads of a KV head read the same keys
+        same = len(rows) == qkv.h or bool((keys_of == keys_of[first_of]).all())
+        return (keys() if same else keys_of_groups(qkv, keys_of, group)).mean(1).cpu()
+
     return {
-        "realised_d": mean,
-        "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
-        "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
-        "visited": keys.sum(1).cpu(),
-        "kv_read": mean if same else keys_of_groups(qkv, index, group).mean(1).cpu(),
+        "realised_d": lambda: keys().mean(1).cpu(),
+        "realised_d_p10": lambda: keys().quantile(0.1, dim=1).cpu(),
+        "realised_d_p90": lambda: keys().quantile(0.9, dim=1).cpu(),
+        "visited": lambda: keys().sum(1).cpu(),
+        "kv_read": read,
     }
 
 

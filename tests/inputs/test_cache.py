@@ -251,6 +251,23 @@ def use(folder, told):
         assert found is None or float(found[0]["x"][0]) == found[1]["number"]
 
 
+def test_entries_are_counted_again_where_they_may_exceed_the_cache_and_not_at_each_one(tmp_path):
+    counts = []
+
+    class Watched(Cache):
+        def entries(self):
+            counts.append(len(super().entries()))
+            return super().entries()
+
+    cache = Watched(tmp_path, largest=64 * 1000)
+    for number in range(40):
+        cache.keep_facts(f"k{number}", {"text": "x" * 90})
+    assert 3 <= len(counts) <= 5  # once, and after each thousand bytes of a cache of 64,000
+    cache = Watched(tmp_path, largest=2000)
+    cache.keep_facts("last", {"text": "x" * 90})
+    assert sum(entry.size for entry in cache.entries()) <= 2000
+
+
 def test_several_processes_read_write_and_evict_at_once(tmp_path):
     """Forks of this process, which has imported everything."""
     context = multiprocessing.get_context("fork")

@@ -5,7 +5,7 @@ import torch
 
 from attnprobe import QKV, approximate, exact
 from attnprobe.errors import UsageError
-from attnprobe.measure.inject.drift import local_errors
+from attnprobe.measure.inject.drift import ExactOutput
 from attnprobe.methods.registry import METHODS
 from attnprobe.metrics import (
     input_statistics,
@@ -77,7 +77,7 @@ def in_streams(size):
 def in_a_model(size):
     own, got = torch.randn(2, 9, 2, 5, generator=generator(2, "scales"), dtype=torch.float64) * size
     own[0] = got[0]
-    local = local_errors(own, got, None, [0, 1])
+    local = ExactOutput(own, None, [0, 1]).errors(got)
     return {"error": torch.tensor(local.error), "rows": torch.tensor(local.rows)}
 
 

@@ -27,7 +27,7 @@ from ...reference import exact as exact_matrix
 from ...rounding import Arithmetic
 from ...run.cells import Result
 from ...run.limits import with_smaller_blocks
-from .drift import STATED, Local, Outputs, added_errors, local_errors, local_metrics, local_rows, model_drift
+from .drift import STATED, ExactOutput, Local, Outputs, added_errors, local_metrics, local_rows, model_drift
 from .language import LanguageModel, Predictions, Reading, batch_of
 from .plan import InjectWork
 
@@ -46,6 +46,7 @@ class Bench:
     own: list[Outputs] = field(init=False)
     calls: dict[int, AttentionCall] = field(init=False)
     local: dict[tuple[Any, ...], list[Local]] = field(default_factory=dict)
+    exact_outputs: dict[tuple[int, int, range], ExactOutput] = field(default_factory=dict)  # by layer, row and heads
     matrices: bool = False  # also the errors of matrices
     norms: dict[tuple[int, int], ExactNorms] = field(default_factory=dict)  # of the exact matrices, by layer and row
     spectral: dict[tuple[Any, ...], list[float] | None] = field(default_factory=dict)
@@ -177,12 +178,8 @@ class Bench:
             heads = replaced_heads(call, work)
             found = []
             for row, length in enumerate(self.lengths):
-                errors = local_errors(
-                    own[row, :length, heads.start : heads.stop],
-                    got[row, :length, heads.start : heads.stop],
-                    None if call.block is None else call.block.at(row, slice(length)),
-                    heads,
-                )
+                exact = self._exact_output(call, own, row, slice(length), heads)
+                errors = exact.errors(got[row, :length, heads.start : heads.stop])
                 spectral = self._spectral(work, layer, row) if self.matrices and work.arithmetic is None else None
                 of_heads = None if spectral is None else [spectral[head] for head in heads]
                 part = row, slice(length), slice(heads.start, heads.stop)
@@ -190,6 +187,15 @@ class Bench:
                 found.append(replace(errors, spectral=of_heads, stated=stated.get(row, {}), rounding=added))
             self.local[key] = found
         return self.local[key]
+
+    def _exact_output(self, call: AttentionCall, output: Tensor, row: int, tokens: slice, heads: range) -> ExactOutput:
+        """The exact output (b, n, h, p_v) of some heads and tokens of a row, which all methods share."""
+        key = call.layer, row, heads
+        if key not in self.exact_outputs:
+            block = None if call.block is None else call.block.at(row, tokens)
+            own = output[row, tokens, heads.start : heads.stop]
+            self.exact_outputs[key] = ExactOutput(own, block, heads)
+        return self.exact_outputs[key]
 
     def _replacement(
         self, work: InjectWork, observe: Callable[[int, Approximation], None] | None = None

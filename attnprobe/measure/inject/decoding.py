@@ -26,7 +26,7 @@ from ...run.cells import Result
 from .allocation import head_errors
 from .bench import Bench, replaced_heads, widened
 from .cache import CacheLayer, CacheReaders, Read, copied_cache, empty_cache
-from .drift import Local, Outputs, answer_metrics, local_errors, step_rows
+from .drift import Local, Outputs, answer_metrics, step_rows
 from .language import LanguageModel
 from .plan import InjectWork, why_not_decoded
 from .policy import PromptPolicy, Steps, prompt_text
@@ -218,9 +218,8 @@ class DecodingBench(Bench):
         heads = replaced_heads(call, work)
         for row, steps in enumerate(exact.rows):
             got, lost = policy.row(steps)
-            block = None if call.block is None else call.block.at(row)
-            own = exact.output[row][:, list(heads)]
-            found = local_errors(own, got.transpose(0, 1)[:, list(heads)], block, heads)
+            own = self._exact_output(call, exact.output, row, slice(None), heads)
+            found = own.errors(got.transpose(0, 1)[:, heads.start : heads.stop])
             errors.append(replace(found, lost=lost[list(heads)].tolist()))
         return errors
 

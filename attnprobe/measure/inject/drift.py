@@ -15,7 +15,7 @@ from ...files import JsonObject
 from ...frame.metric import perplexity
 from ...frame.rows import head_rows
 from ...inputs import Block
-from ...metrics.residual import head_residuals, residual_errors
+from ...metrics.residual import head_residuals, heads_alone, residual_errors
 from ...operators.linalg.norms import row_norms
 
 STATED = ("realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # diagnostics of heads: a mean, and sums
@@ -39,20 +39,21 @@ class Outputs:
 
     @cached_property
     def words(self) -> Words:
-        """The predicted distributions. They take six times the memory of float32 logits."""
+        """The predicted distributions. They take four times the memory of float32 logits."""
         assert self.logits is not None
         return Words(self.logits)
 
 
 class Words:
-    """The distributions of words that logits (places, words) predict, in float64."""
+    """The distributions ``p = exp(logits - log_sum)`` of words that logits (places, words) predict, in float64."""
 
     def __init__(self, logits: Tensor) -> None:
         # Of distributions this close a divergence in float32 is rounding.
         self.logits = logits.double()
-        self.log_p = self.logits.log_softmax(-1)
-        self.p = self.log_p.exp()
+        self.p = self.logits.softmax(-1)
         self.likeliest = _likeliest(self.logits)
+        logit, p = (x.gather(-1, self.likeliest[:, None])[:, 0] for x in (self.logits, self.p))
+        self.log_sum = logit - p.log()  # by one exponential of each word, where a logsumexp would take another
 
     def at(self, places: slice) -> Words:
         """The distributions at some places."""
@@ -137,22 +138,54 @@ def added_errors(own: Tensor, got: Tensor, usual: Tensor) -> list[float]:
     return added.masked_fill(~torch.isfinite(gap).all(1), torch.inf).tolist()
 
 
-def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
-    """The local errors of outputs (n, h, p_v); those of ``heads``, the numbers of these heads, add to the stream."""
-    exact = own.double().transpose(0, 1)  # (h, n, p_v)
-    gap = got.double().transpose(0, 1) - exact
-    distances = row_norms(gap)
-    rows = distances / row_norms(exact)  # 0 / 0: a row that is zero in both has no error
-    sizes = (row_norms(gap, 2) / row_norms(exact, 2)).tolist()
-    means = rows.masked_fill(distances == 0, 0.0).mean(1).tolist()
-    if block is None:
-        return Local(sizes, means, None, None)
-    alone = head_residuals(gap, block, heads).mean(-1).tolist()
-    change, weighted = block.change(gap.transpose(0, 1), heads), None
-    if block.last is not None:
-        weighted = float(residual_errors(change, block.between[:, None]))
-    together = float(residual_errors(change, block.size[:, None]))
-    return Local(sizes, means, alone, together, weighted=weighted)
+@dataclass(frozen=True, eq=False)
+class ExactOutput:
+    """The exact output of heads of a layer, beside which the outputs of all methods are measured.
+
+    Attributes:
+        output: (n, h, p_v). block: of the attention, over the same tokens. heads: the numbers of these heads.
+    """
+
+    output: Tensor
+    block: Block | None
+    heads: Sequence[int]
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """The output of each head, (h, n, p_v) float64."""
+        return self.output.double().transpose(0, 1)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The norm of each row, (h, n)."""
+        return row_norms(self.exact)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """The norm of each head, (h,)."""
+        return row_norms(self.exact, 2)
+
+    @cached_property
+    def alone(self) -> Block | None:
+        """The block by which the residual error of a head alone is computed."""
+        if self.block is None or self.block.projected is not None:
+            return self.block
+        return heads_alone(self.block, self.output.shape[2])
+
+    def errors(self, got: Tensor) -> Local:
+        """The local errors of outputs (n, h, p_v); those of all these heads together add to the stream."""
+        gap = got.double().transpose(0, 1) - self.exact
+        distances = row_norms(gap)
+        rows = distances / self.rows  # 0 / 0: a row that is zero in both has no error
+        sizes = (row_norms(gap, 2) / self.sizes).tolist()
+        means = rows.masked_fill(distances == 0, 0.0).mean(1).tolist()
+        if self.block is None or self.alone is None:
+            return Local(sizes, means, None, None)
+        alone = head_residuals(gap, self.alone, self.heads).mean(-1).tolist()
+        change = self.block.change(gap.transpose(0, 1), self.heads)
+        streams = [self.block.size] if self.block.last is None else [self.block.size, self.block.between]
+        together, *weighted = residual_errors(change, torch.stack(streams)[..., None]).tolist()
+        return Local(sizes, means, alone, together, weighted=weighted[0] if weighted else None)
 
 
 def local_metrics(local: Sequence[Local]) -> dict[str, float]:
@@ -221,14 +254,15 @@ def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, fl
     kept = own.words if got.numel() <= KEPT else None
     for start in range(0, len(got), rows):
         part, true = slice(start, start + rows), words[start : start + rows]
-        exact, moved = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
-        sums["gap"] += float((moved - exact.logits).square_().sum())
+        exact, moved = Words(own.logits[part]) if kept is None else kept.at(part), Words(got[part])
+        sums["gap"] += float((moved.logits - exact.logits).square_().sum())
         sums["size"] += float(exact.logits.square().sum())
-        compared = _compared(exact.at(slice(len(true))), moved[: len(true)], true)
+        predicted = slice(len(true))
+        compared = _compared(exact.at(predicted), moved.at(predicted), true)
         for name, values in compared.items():
             sums[name] += float(values.sum())
         # a divergence is at least 0; of equal distributions rounding may leave less
-        steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
+        steps["kl"] += compared["kl"].clamp(min=0).tolist()
         steps["top1_agreement"] += compared["same"].double().tolist()
         steps["loss"] += compared["loss"].tolist()
         steps["loss_own"] += compared["loss_own"].tolist()
@@ -251,7 +285,7 @@ def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     >>> {name: round(value, 3) for name, value in answer_metrics(own, got, torch.tensor([1])).items()}
     {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0, 'answer_right': 0.0, 'answer_flipped': 1.0}
     """
-    compared = _compared(Words(own), got.double(), words)
+    compared = _compared(Words(own), Words(got), words)
     loss = float(compared["loss"].mean())
     rank, rank_own = (1 + (logits > logits.gather(1, words[:, None])).sum(1) for logits in (got, own))
     right, right_own = bool((rank == 1).all()), bool((rank_own == 1).all())
@@ -264,14 +298,18 @@ def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     }
 
 
-def _compared(own: Words, got: Tensor, words: Tensor) -> dict[str, Tensor]:
-    """The terms of KL(p ‖ p~), (places, words), whether the likeliest words are the same, and the losses, (places,)."""
-    q = got.log_softmax(-1)
+def _compared(own: Words, got: Words, words: Tensor) -> dict[str, Tensor]:
+    """KL(p ‖ p~), whether the likeliest words are the same, and the losses of the true ``words``, (places,) each.
+
+    ``KL(p ‖ p~) = Σ_w p_w (s_w - s~_w) - log Σ_w exp(s_w) + log Σ_w exp(s~_w)`` of logits s and s~.
+    """
+    change = got.log_sum - own.log_sum
+    true = words[:, None]
     return {
-        "kl": (own.log_p - q).mul_(own.p),
-        "same": own.likeliest == _likeliest(got),
-        "loss": -q.gather(1, words[:, None])[:, 0],
-        "loss_own": -own.log_p.gather(1, words[:, None])[:, 0],
+        "kl": (own.logits - got.logits).mul_(own.p).sum(-1) + change,
+        "same": own.likeliest == got.likeliest,
+        "loss": got.log_sum - got.logits.gather(1, true)[:, 0],
+        "loss_own": own.log_sum - own.logits.gather(1, true)[:, 0],
     }
 
 

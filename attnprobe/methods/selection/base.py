@@ -70,8 +70,8 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
 
 def facts_of(qkv: QKV, selection: Selection) -> dict[str, Any]:
     """What `attend` states of a selection, as attributes of an `Approximation`."""
-    scored = {"scored": per_head(qkv.h, selection.scored / qkv.n_q)}
-    diagnostics = Counted(lambda: {**key_costs(qkv, selection.index, selection.group), **scored})
+    scored = {"scored": lambda: per_head(qkv.h, selection.scored / qkv.n_q)}
+    diagnostics = Counted(key_costs(qkv, selection.index, selection.group) | scored)
     return {"draws": selection.draws, "diagnostics": diagnostics, "keys": partial(_keys_of_rows, qkv, selection)}
 
 

@@ -78,7 +78,7 @@ def h2o(
         nonlocal done
         if observe is None:
             # Segments follow each other, so only the rows of new queries are computed, once for all budgets.
-            total.add_(kept.once((done, observed.n_q), partial(_sums_of, observed, done)))
+            total[:, : observed.n_k] += kept.once((done, observed.n_q), partial(_sums_of, observed, done))
             done = observed.n_q
         sums = total if observe is None else _column_sums(observed)
         return sums[:, :end] / _queries_that_saw(observed, end) if average else sums[:, :end]
@@ -108,7 +108,7 @@ def _sums_of(observed: QKV, first: int) -> Tensor:
 
 
 def _column_sums(qkv: QKV) -> Tensor:
-    """``Σ_i B_ij`` over the given queries, (h, n_k)."""
+    """``Σ_i B_ij`` over the given queries and keys, (h, n_k)."""
     return exact(qkv).rmatmul(qkv.q.new_ones(qkv.h, qkv.n_q, 1))[..., 0]
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...operators.blocks import reach
 from ...operators.groups import of_members
 from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision
@@ -152,7 +153,8 @@ def subset(
 
     Args:
         score: ``(observed, end) -> (h, end)``, the scores of the keys ``0 … end - 1``; those with the largest are
-            selected. ``observed`` are the inputs with the observed queries. ``end`` grows from call to call.
+            selected. ``observed`` are the inputs with the observed queries, and at least these keys. ``end`` grows from
+            call to call.
         every: the largest s. A segment has at most half of the budget: ``s = min(every, ⌈d/2⌉)``.
         scored: the number of scores that ``score`` computes for a head, with the same arguments; one for each key.
         first, last: the numbers of first and of last keys before the segment that are selected for any scores. Last
@@ -197,7 +199,7 @@ def subset(
                 f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given: "
                 f"{NOT_GIVEN}"
             )
-        observed = _queries(complete, rows)
+        observed = _with_first_keys(_queries(complete, rows), reach(end - 1, qkv.n_k))
         scores = joint(score(observed, end), qkv, sets)
         cost += scored(observed, end)
         selected.append(best(scores, d - size))
@@ -255,6 +257,8 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
         keys.index_copy_(0, (first + slot).view(-1), k[i])
         if i in row_of:
             index[:, row_of[i]] = cache
+        if i < d - 1 and not accumulate:  # no key is evicted by these weights
+            continue
         scores = torch.bmm(queries[i, :, None], keys_of_heads)  # rows: on a CPU several times faster than columns
         scores = scores.view(-1, share, d).mul_(qkv.scale)
         if qkv.terms is not None:
@@ -274,6 +278,21 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
 def _queries(qkv: QKV, rows: Tensor) -> QKV:
     """The queries of some rows; all queries if there are no rows."""
     return qkv.queries(rows) if len(rows) else qkv
+
+
+def _with_first_keys(qkv: QKV, count: int) -> QKV:
+    """The inputs with their first ``count`` keys, on a CPU: later ones, which no query sees, would cost as much.
+
+    Elsewhere all keys stay, because a GPU would sum a shorter row in another order.
+    """
+    if count >= qkv.n_k or qkv.device.type != "cpu" or qkv.square:
+        return qkv
+    keys = slice(count)
+    parts = {
+        name: None if x is None else x[..., keys]
+        for name, x in (("bias", qkv.bias), ("key_positions", qkv.key_positions))
+    }
+    return qkv.replace(k=qkv.shared_k[:, keys], v=qkv.shared_v[:, keys], **parts)
 
 
 def _forced(scores: Tensor, room: int, first: int, last: int) -> Tensor:

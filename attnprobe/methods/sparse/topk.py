@@ -70,9 +70,8 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         weights[heads, start:stop] = numerator / total
         log_sums[heads, start:stop] = (shift + total.log())[..., 0]
 
-    def costs() -> dict[str, torch.Tensor]:
-        every = per_head(qkv.h, qkv.entries)
-        return {**key_costs(qkv, index), "visited": every, "scored": every / qkv.n_q}
+    def every() -> torch.Tensor:
+        return per_head(qkv.h, qkv.entries)
 
-    operator = Sparse(index, weights, qkv.n_k)
-    return Approximation.of(operator, qkv, diagnostics=Counted(costs), log_normalizer=lambda: log_sums)
+    costs = Counted({**key_costs(qkv, index), "visited": every, "scored": lambda: every() / qkv.n_q})
+    return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=costs, log_normalizer=lambda: log_sums)

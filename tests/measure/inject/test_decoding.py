@@ -26,7 +26,7 @@ from attnprobe.machine.timings import Timings
 from attnprobe.measure.inject import InjectRequest, _budgets, measure_drift
 from attnprobe.measure.inject.allocation import head_errors, lava_budgets, planned_budgets
 from attnprobe.measure.inject.cache import CacheLayer
-from attnprobe.measure.inject.drift import Outputs, local_errors, local_metrics, model_drift, step_rows
+from attnprobe.measure.inject.drift import ExactOutput, Outputs, local_metrics, model_drift, step_rows
 from attnprobe.measure.inject.files import files_of
 from attnprobe.measure.inject.measure import InjectCells
 from attnprobe.measure.inject.plan import _steps_behind
@@ -722,8 +722,8 @@ def test_a_share_of_the_whole_prompt_is_its_number_of_tokens():
 def test_errors_are_not_summed_over_layers_where_the_last_stream_is_not_known():
     own, got = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0))  # (n, h, p_v) each
     block = Block(torch.eye(8), torch.full((3,), 2.0))
-    alone = local_errors(own, got, block, range(2))
-    whole = local_errors(own, got, dataclasses.replace(block, last=torch.full((3,), 8.0)), range(2))
+    alone = ExactOutput(own, block, range(2)).errors(got)
+    whole = ExactOutput(own, dataclasses.replace(block, last=torch.full((3,), 8.0)), range(2)).errors(got)
     r = (got - own).double().flatten(1).norm(dim=1) / 4
     assert alone.weighted is None and whole.weighted == pytest.approx(float((r**2 / (1 + r**2)).mean()))
     assert "residual_sum" not in local_metrics([whole, alone])
