@@ -180,7 +180,7 @@ def sparse_softmax(
         # The backward pass of softmax needs its result, which may then not be overwritten.
         fill = row.masked_fill if row.requires_grad else row.masked_fill_
         weights[block.heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
-    operator = Sparse(index, weights, k.shape[1], group, zeroed=True)
+    operator = Sparse(index, weights, k.shape[1], group, zeroed=True, distinct=True)
     return operator, partial(_log_sums, qkv, operator)
 
 

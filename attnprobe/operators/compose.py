@@ -170,6 +170,12 @@ class RowOverride(Operator):
         picked = torch.where(self.used[:, :, None], picked, torch.zeros_like(picked))  # (h, u, c)
         return self.base._apply_transpose(of_base) + self.new.rmatmul(picked).to(self.dtype)
 
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        """Those of the base, if none of these rows is replaced; a GPU would have to be waited for to know."""
+        if self.device.type != "cpu" or not self.of_base[:, start:stop].all():
+            return None
+        return self.base.slots(start, stop)
+
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.base._rows(start, stop)
         for first, last in row_blocks(self.index.shape[1], stop - start):  # slots, as many as there are rows

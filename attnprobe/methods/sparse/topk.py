@@ -74,5 +74,5 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         every = per_head(qkv.h, qkv.entries)
         return {**key_costs(qkv, index), "visited": every, "scored": every / qkv.n_q}
 
-    operator = Sparse(index, weights, qkv.n_k)
+    operator = Sparse(index, weights, qkv.n_k, distinct=True)
     return Approximation.of(operator, qkv, diagnostics=Counted(costs), log_normalizer=lambda: log_sums)
