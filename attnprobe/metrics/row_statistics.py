@@ -83,12 +83,11 @@ def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[l
     """
     bucket = torch.log2((positions + 1).double()).floor().long()
     buckets = bucket.unique()
-    profile = {}
-    for name in PROFILED:
-        if name in values:
-            parts = [values[name][:, bucket == power] for power in buckets]
-            profile[name] = torch.stack([part.nanmean(1) for part in parts], 1).tolist()
-    return [2 ** int(power) for power in buckets], profile
+    names = [name for name in PROFILED if name in values]
+    every = torch.stack([values[name] for name in names])  # (m, h, n_q)
+    parts = [every[..., (bucket == power).nonzero()[:, 0]].nanmean(-1) for power in buckets]
+    means = torch.stack(parts, -1).tolist()
+    return [2 ** int(power) for power in buckets], dict(zip(names, means, strict=True))
 
 
 @checked()
