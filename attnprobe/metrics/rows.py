@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -233,7 +234,7 @@ def _slots(matrix: Operator, rows: slice, keys: int) -> tuple[Tensor | None, Ten
     slots = matrix.slots(rows.start, rows.stop)
     if slots is None or slots[0].shape[2] >= keys:
         return None, matrix.rows(rows.start, rows.stop).flatten(0, 1)
-    return slots[0].flatten(0, 1), slots[1].flatten(0, 1)
+    return slots[0].flatten(0, 1), slots[1].flatten(0, 1).double()
 
 
 def _look_ahead(columns: Tensor | None, weights: Tensor, keys: int) -> bool:
@@ -241,7 +242,7 @@ def _look_ahead(columns: Tensor | None, weights: Tensor, keys: int) -> bool:
     if columns is None:
         return bool(weights[:, keys:].count_nonzero())
     # most slots without a weight have no such key either
-    return bool(columns.max() >= keys) and bool(weights[columns >= keys].count_nonzero())
+    return bool(columns.max() >= keys) and bool((_nonzero(weights) & (columns >= keys)).any())
 
 
 def _in_columns(
@@ -273,7 +274,6 @@ def _sums(
         columns, w, chosen: see `_in_columns`.
     """
     p = _times(exact.p[:, : w.shape[1]], chosen) if columns is None else exact.p.gather(1, columns)
-    log_p = _log_of(p, exact.log_p, columns, chosen)
     keys, mass = chosen.sum(-1), p.sum(-1)
     rest = exact.held[:, -1] - mass
     # the smaller side alone is multiplied by V: the larger one is the rest of `P V`, without cancellation
@@ -289,35 +289,51 @@ def _sums(
     if exact.p.shape[1] > exact.keys + 1:
         side = side + left[:, -1]  # of the sink, which has no value
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])
-    good = (_at_least(log_p, least - TIED) & chosen).sum(-1)
-    log_w, log_mean = _log(w), _log((p + w).mul_(0.5))
+    logs = _logs(exact, columns, w, p, chosen, least - TIED)
     more = w - p
-    kl = linalg.vecdot(w, log_w - log_p) - more.sum(-1)
-    of_p = linalg.vecdot(p, log_p.clamp_(min=LEAST).sub_(log_mean))
-    of_w = linalg.vecdot(w, log_mean.sub_(log_w))
+    kl = linalg.vecdot(w, logs.of_ratio) - more.sum(-1)
     return {
         "mass": mass,
         "lost": torch.where(less, rest, side),
         "smaller": product[:, :p_v],
         "keys": keys.double(),
         "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
-        "good": good.double(),
-        "js": of_p - of_w,
+        "good": (logs.good & chosen).sum(-1).double(),
+        "js": linalg.vecdot(w, logs.of_w) - linalg.vecdot(p, logs.of_p),
         "kl": kl,
         "tv": more.abs_().sum(-1),
     }
 
 
-def _log_of(p: Tensor, log_p: Tensor, columns: Tensor | None, chosen: Tensor) -> Tensor:
-    """``ln P`` of chosen keys, and `LEAST` of others, (b, u).
+class _Logs(NamedTuple):
+    """Logarithms of weights in slots, (b, u) each: ``ln(P~/P)``, ``ln(P~/M)`` and ``ln(M/P)``, M = (P + P~)/2.
 
-    A CPU computes it from P, unless one is hidden or so small that P has few bits: that takes less time than to read it.
+    good: ``ln P`` is not below a bound. Slots without a weight have finite numbers.
+    """
+
+    of_ratio: Tensor
+    of_w: Tensor
+    of_p: Tensor
+    good: Tensor
+
+
+def _logs(exact: ExactBlock, columns: Tensor | None, w: Tensor, p: Tensor, chosen: Tensor, bound: Tensor) -> _Logs:
+    """The `_Logs` of weights w of keys of mass p with a bound (b, 1) of ``ln P``.
+
+    A CPU computes them from the ratio, unless a key is hidden or P is so small that it has few bits: that takes a
+    logarithm less, and does not read ``ln P``.
     """
     if p.device.type == "cpu" and np.array_equal(p.numpy() >= NORMAL, chosen.numpy()):
-        return _log(p)
+        ratio = w / p.clamp(min=NORMAL)
+        of_ratio, of_p = _log(ratio), _log(ratio.add_(1).mul_(0.5))
+        return _Logs(of_ratio, of_ratio - of_p, of_p, _at_least(p, bound.exp()))
     if columns is None:
-        return log_p[:, : p.shape[1]].masked_fill(~chosen, LEAST)
-    return log_p.gather(1, columns)
+        log_p = exact.log_p[:, : p.shape[1]].masked_fill(~chosen, LEAST)
+    else:
+        log_p = exact.log_p.gather(1, columns)
+    log_w, log_mean = _log(w), _log((p + w).mul_(0.5))
+    of_p = log_mean - log_p.clamp(min=LEAST)
+    return _Logs(log_w - log_p, log_w - log_mean, of_p, _at_least(log_p, bound))
 
 
 def _nonzero(x: Tensor) -> Tensor:
