@@ -90,7 +90,8 @@ def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
     for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
         columns = index[:, groups]  # (h, m, u)
         hidden = visible.of(rows).hides_of_groups(columns).unflatten(1, (columns.shape[1], -1))
-        counts[:, rows] = ((columns >= 0)[:, :, None] & ~hidden).sum(3).flatten(1)
+        seen = ~hidden & (columns >= 0)[:, :, None]
+        counts[:, rows] = seen.view(torch.uint8).sum(3, dtype=torch.int32).flatten(1)
     return counts
 
 
@@ -129,12 +130,13 @@ def keys_of_groups(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
     members = torch.tensor(padded, device=qkv.device)
     counts = torch.empty(len(rows), qkv.n_q, dtype=torch.float64, device=qkv.device)
     for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * max(qkv.n_k, index.shape[2]), cpu=ROWS)):
-        keys = index[:, of_row[start:stop]][members].transpose(1, 2).flatten(2)
+        first, last = start // group, (stop - 1) // group
+        keys = index[members, first : last + 1].transpose(1, 2).flatten(2)  # (h_kv, groups, members · u)
         read = torch.zeros(*keys.shape[:2], qkv.n_k + 1, dtype=torch.uint8, device=qkv.device)
         read.scatter_(2, keys + 1, 1)  # column 0 has the empty slots
-        read = read[..., 1:]
+        read = read[:, of_row[start:stop] - first, 1:]
         if visible is not None:
-            read = read.masked_fill(visible.of(slice(start, stop)).hidden(qkv.n_k), 0)
+            read.masked_fill_(visible.of(slice(start, stop)).hidden(qkv.n_k), 0)
         counts[:, start:stop] = read.sum(-1, dtype=torch.int32)
     return of_members(counts, rows)
 
