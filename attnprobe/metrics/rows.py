@@ -43,7 +43,7 @@ ROW_METRICS = {
     "needle_mass_kept": "the approximation's weight of the needle's keys",
 }
 TIED = 1e-12  # two ln P_j with a smaller difference are of scores that only rounding tells apart
-NORMAL = 1e-290  # above it P has all bits of float64
+NORMAL = 1e-200  # from it on P has all bits of float64, and no ratio of weights overflows
 LN2 = 0.6931471805599453
 
 
@@ -276,18 +276,8 @@ def _sums(
     p = _times(exact.p[:, : w.shape[1]], chosen) if columns is None else exact.p.gather(1, columns)
     keys, mass = chosen.sum(-1), p.sum(-1)
     rest = exact.held[:, -1] - mass
-    # the smaller side alone is multiplied by V: the larger one is the rest of `P V`, without cancellation
     less = mass < rest
-    if columns is None:
-        left = _times(exact.p[:, : w.shape[1]], chosen == less[:, None])
-    else:
-        of_less = less.double()[:, None]
-        left = torch.mul(exact.p, 1 - of_less, out=shared.memory(exact.p)).scatter_(1, columns, p * of_less)
-    product = product_of_heads(left[:, : exact.keys], shared.values_of(heads, exact.keys))
-    p_v = exact.output.shape[1]
-    side = product[:, p_v]
-    if exact.p.shape[1] > exact.keys + 1:
-        side = side + left[:, -1]  # of the sink, which has no value
+    smaller, side = _smaller_side(shared, heads, exact, columns, p, chosen, less)
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])
     logs = _logs(exact, columns, w, p, chosen, least - TIED)
     more = w - p
@@ -295,7 +285,7 @@ def _sums(
     return {
         "mass": mass,
         "lost": torch.where(less, rest, side),
-        "smaller": product[:, :p_v],
+        "smaller": smaller,
         "keys": keys.double(),
         "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
         "good": (logs.good & chosen).sum(-1).double(),
@@ -303,6 +293,31 @@ def _sums(
         "kl": kl,
         "tv": more.abs_().sum(-1),
     }
+
+
+def _smaller_side(
+    shared: ExactRows,
+    heads: slice,
+    exact: ExactBlock,
+    columns: Tensor | None,
+    p: Tensor,
+    chosen: Tensor,
+    less: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """``Σ P_j v_j``, (b, p_v), and ``Σ P_j``, (b,), of chosen keys in the rows ``less`` (b,), of the others elsewhere.
+
+    The side with less mass alone is multiplied by V: the larger one is the rest of `P V`, without cancellation.
+    """
+    if columns is None:
+        left = _times(exact.p[:, : p.shape[1]], chosen == less[:, None])
+    else:
+        of_less = less.double()[:, None]
+        left = torch.mul(exact.p, 1 - of_less, out=shared.memory(exact.p)).scatter_(1, columns, p * of_less)
+    product, p_v = product_of_heads(left[:, : exact.keys], shared.values_of(heads, exact.keys)), exact.output.shape[1]
+    side = product[:, p_v]
+    if exact.p.shape[1] > exact.keys + 1:
+        side = side + left[:, -1]  # of the sink, which has no value
+    return product[:, :p_v], side
 
 
 class _Logs(NamedTuple):

@@ -88,7 +88,7 @@ class Operator:
         return self._rows(start, stop)
 
     def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
-        """Rows ``start … stop - 1`` as columns and weights, (h, stop - start, u) each; None for rows that have no slots.
+        """The columns and weights of rows ``start … stop - 1``, (h, stop - start, u) each; None for rows without slots.
 
         A row has the column of a weight that is not zero in one slot only. Other slots have any column, or -1.
         """

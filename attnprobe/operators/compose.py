@@ -68,6 +68,12 @@ class Scaled(Operator):
     def _apply_transpose(self, y: Tensor) -> Tensor:
         return _times(self.right, self.operator._apply_transpose(_times(self.left, y)))
 
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        slots = self.operator.slots(start, stop)
+        if slots is None or self.left is None or self.right is not None:
+            return None
+        return slots[0], self.left[:, start:stop, None] * slots[1]
+
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.operator._rows(start, stop)
         block = block if self.left is None else self.left[:, start:stop, None] * block
