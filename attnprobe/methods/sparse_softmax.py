@@ -74,7 +74,7 @@ def banded_softmax(
         has &= ~visible.hides(of_group)
     if skip is not None:
         has[skip.cpu()] = False
-    return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has), int(has.sum())
+    return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has, distinct=True), int(has.sum())
 
 
 def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
@@ -147,7 +147,7 @@ def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
 
 
 def sparse_softmax(
-    qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None
+    qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None, *, distinct: bool = False
 ) -> tuple[Sparse, Callable[[], Tensor]]:
     """The softmax of each row over its visible columns, (h, n_q, n_k), and a function that computes ``log D~``.
 
@@ -156,8 +156,9 @@ def sparse_softmax(
     n_q).
 
     Args:
-        index: the columns of each group of rows, (h, ⌈n_q/group⌉, u) int64, each at most once; -1 is an empty slot.
+        index: the columns of each group of rows, (h, ⌈n_q/group⌉, u) int64; -1 is an empty slot.
         group: the number of rows of a group.
+        distinct: no row has and sees a column twice.
         has: whether each row has, and sees, the columns of its group, (n_q, u) bool; None means all that it sees.
 
     Cost ``n_q u p`` multiply-adds a head; memory ``n_q u`` weights a head, and the gathered keys of one block.
@@ -183,7 +184,7 @@ def sparse_softmax(
         # The backward pass of softmax needs its result, which may then not be overwritten.
         fill = row.masked_fill if row.requires_grad else row.masked_fill_
         weights[block.heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
-    operator = Sparse(index, weights, k.shape[1], group, zeroed=True, distinct=True)
+    operator = Sparse(index, weights, k.shape[1], group, zeroed=True, distinct=distinct)
     return operator, partial(_log_sums, qkv, operator)
 
 

@@ -64,7 +64,7 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
     Its diagnostics are those of `key_costs`, and ``scored``, the mean number of scores that the selector computed for a
     row. Cost ``n_q u p`` multiply-adds a head for sets of u keys.
     """
-    operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
+    operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group, distinct=True)
     return Approximation.of(operator, qkv, log_normalizer=log_normalizer, **facts_of(qkv, selection))
 
 
