@@ -74,7 +74,7 @@ def banded_softmax(
         has &= ~visible.hides(of_group)
     if skip is not None:
         has[skip.cpu()] = False
-    return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has), int(has.sum())
+    return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has, distinct=True), int(has.sum())
 
 
 def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
@@ -90,7 +90,8 @@ def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
     for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
         columns = index[:, groups]  # (h, m, u)
         hidden = visible.of(rows).hides_of_groups(columns).unflatten(1, (columns.shape[1], -1))
-        counts[:, rows] = ((columns >= 0)[:, :, None] & ~hidden).sum(3).flatten(1)
+        seen = ~hidden & (columns >= 0)[:, :, None]
+        counts[:, rows] = seen.view(torch.uint8).sum(3, dtype=torch.int32).flatten(1)
     return counts
 
 
@@ -106,8 +107,8 @@ def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Callable[[],
     def read() -> Tensor:
         rows, keys_of = qkv.kv_rows, index.to(qkv.device)
         first_of = of_members(torch.tensor([members[0] for members in rows], device=qkv.device), rows)
-        # the heads of a KV head read the same keys
-        same = len(rows) == qkv.h or bool((keys_of == keys_of[first_of]).all())
+        # whether the heads of a KV head read the same keys; most sets that differ do so in the last rows
+        same = len(rows) == qkv.h or all(bool((x == x[first_of]).all()) for x in (keys_of[:, -1], keys_of))
         return (keys() if same else keys_of_groups(qkv, keys_of, group)).mean(1).cpu()
 
     return {
@@ -132,13 +133,14 @@ def keys_of_groups(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
     members = torch.tensor(padded, device=qkv.device)
     counts = torch.empty(len(rows), qkv.n_q, dtype=torch.float64, device=qkv.device)
     for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * max(qkv.n_k, index.shape[2]), cpu=ROWS)):
-        keys = index[:, of_row[start:stop]]
-        if visible is not None:
-            keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
-        keys = keys[members].transpose(1, 2).flatten(2)
+        first, last = start // group, (stop - 1) // group
+        keys = index[members, first : last + 1].transpose(1, 2).flatten(2)  # (h_kv, groups, members · u)
         read = torch.zeros(*keys.shape[:2], qkv.n_k + 1, dtype=torch.uint8, device=qkv.device)
         read.scatter_(2, keys + 1, 1)  # column 0 has the empty slots
-        counts[:, start:stop] = read[..., 1:].sum(-1, dtype=torch.int32)
+        read = read[:, of_row[start:stop] - first, 1:]
+        if visible is not None:
+            read.masked_fill_(visible.of(slice(start, stop)).hidden(qkv.n_k), 0)
+        counts[:, start:stop] = read.sum(-1, dtype=torch.int32)
     return of_members(counts, rows)
 
 
@@ -148,7 +150,7 @@ def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
 
 
 def sparse_softmax(
-    qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None
+    qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None, *, distinct: bool = False
 ) -> tuple[Sparse, Callable[[], Tensor]]:
     """The softmax of each row over its visible columns, (h, n_q, n_k), and a function that computes ``log D~``.
 
@@ -157,8 +159,9 @@ def sparse_softmax(
     n_q).
 
     Args:
-        index: the columns of each group of rows, (h, ⌈n_q/group⌉, u) int64, each at most once; -1 is an empty slot.
+        index: the columns of each group of rows, (h, ⌈n_q/group⌉, u) int64; -1 is an empty slot.
         group: the number of rows of a group.
+        distinct: no row has and sees a column twice.
         has: whether each row has, and sees, the columns of its group, (n_q, u) bool; None means all that it sees.
 
     Cost ``n_q u p`` multiply-adds a head; memory ``n_q u`` weights a head, and the gathered keys of one block.
@@ -184,7 +187,7 @@ def sparse_softmax(
         # The backward pass of softmax needs its result, which may then not be overwritten.
         fill = row.masked_fill if row.requires_grad else row.masked_fill_
         weights[block.heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
-    operator = Sparse(index, weights, k.shape[1], group, zeroed=True)
+    operator = Sparse(index, weights, k.shape[1], group, zeroed=True, distinct=distinct)
     return operator, partial(_log_sums, qkv, operator)
 
 

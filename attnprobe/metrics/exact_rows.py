@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, linalg
+from torch.nn import functional
 
 from ..errors import Unsupported
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention
@@ -27,21 +28,23 @@ ENTRIES = 2**18  # of a block of rows, which fits in the cache
 FEWEST = 16  # rows of a block
 TEMPORARY = 16  # numbers of 4 bytes that a block has for each entry on another device
 KEPT = 2**30  # bytes of exact rows that are kept for further approximations
+COLUMNS = 24  # of float64 that MKL multiplies at a time: 72 of them take less time than 64
 LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with the weight is zero
 
 
 @dataclass(frozen=True, eq=False)
 class ExactBlock:
-    """Some exact rows of heads at the keys that one of them sees, and at the sink, which is one more key, the last.
+    """Some exact rows of heads at the m keys that one of them sees, and at the sink, which is one more key.
 
     b counts the rows of all heads, one head after the other.
 
     Attributes:
-        log_p, p: ``ln P``, -∞ where a key is hidden, and P, (b, m).
+        log_p, p: ``ln P``, -∞ where a key is hidden, and P, (b, m + 1) or (b, m + 2). Behind the keys is an empty
+            column, `LEAST` and 0, to which empty slots point, and then that of the sink.
         log_sum: ``ln D``, (b,).
         output: ``P V``, (b, p_v).
-        ordered: ``ln P`` with ascending rows; held: the mass of the 1, 2, … largest keys, (b, m).
-        keys: the number of keys among the m columns.
+        ordered: ``ln P`` of keys and sink with ascending rows; held: the mass of the 1, 2, … largest of them.
+        keys: m.
         values: the metrics that depend on P alone, (b,) each, by name.
     """
 
@@ -71,6 +74,7 @@ class ExactRows:
         self._kept: dict[tuple[int, int], ExactBlock] = {}
         self._room = KEPT
         self._wide: tuple[slice, Tensor, Tensor] | None = None  # heads, and their keys and values
+        self._memory: Tensor | None = None
 
     @classmethod
     def of(cls, reference: Operator, qkv: QKV) -> ExactRows:
@@ -152,17 +156,25 @@ class ExactRows:
         for name, epsilon in EPSILONS.items():
             # against the mass that is held and not 1, so that a sum's rounding cannot ask for one key more
             values[name] = (held < (1 - epsilon) * held[:, -1:]).sum(-1).double() + 1
-        return ExactBlock(log_p, p, log_sum, product_of_heads(p[:, :keys], v[:, :keys]), ordered, held, keys, values)
+        output = product_of_heads(p[:, :keys], v[:, :keys])[:, : qkv.p_v]
+        log_p, p = _with_empty(log_p, keys, LEAST), _with_empty(p, keys, 0.0)
+        return ExactBlock(log_p, p, log_sum, output, ordered, held, keys, values)
 
     def values_of(self, heads: slice, keys: int) -> Tensor:
-        """The first values of heads in float64, and the zero of a sink, (g, m, p_v)."""
-        v = self._keys_and_values(heads)[1][:, :keys]
-        return v if self.sinks is None else torch.nn.functional.pad(v, (0, 0, 0, 1))
+        """The first values of heads in float64, then ones, by which a product has its rows' sums, (g, m, p_v + 1 …)."""
+        return self._keys_and_values(heads)[1][:, :keys]
+
+    def memory(self, of: Tensor) -> Tensor:
+        """Memory for a block of the shape of ``of``, used again for each: it stays in the cache."""
+        if self._memory is None or self._memory.numel() < of.numel():
+            self._memory = of.new_empty(of.numel())
+        return self._memory[: of.numel()].view(of.shape)
 
     def _keys_and_values(self, heads: slice) -> tuple[Tensor, Tensor]:
         if self._wide is None or self._wide[0] != heads:
             shared = (of_heads(x, heads, self.qkv.h).double() for x in (self.qkv.shared_k, self.qkv.shared_v))
             k, v = (repeated(x, heads.stop - heads.start) for x in shared)
+            v = functional.pad(functional.pad(v, (0, 1), value=1.0), (0, -(v.shape[2] + 1) % COLUMNS))
             self._wide = heads, k, v
         return self._wide[1:]
 
@@ -170,6 +182,11 @@ class ExactRows:
 def product_of_heads(x: Tensor, y: Tensor) -> Tensor:
     """The product of the rows x (g r, m) of g heads with the matrix of each, y (g, m, c), as (g r, c)."""
     return x @ y[0] if len(y) == 1 else (x.unflatten(0, (len(y), -1)) @ y).flatten(0, 1)
+
+
+def _with_empty(x: Tensor, keys: int, value: float) -> Tensor:
+    """``x`` (b, m) with a column of ``value`` behind the keys."""
+    return torch.cat([x[:, :keys], x.new_full((len(x), 1), value), x[:, keys:]], 1)
 
 
 def _sorted(x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,25 +34,40 @@ def over_rows(by_metric: Mapping[str, Tensor]) -> dict[str, Tensor]:
     row has none, and infinite if a row's is. A row at which every metric is NaN is padding and does not count.
     """
     padding = torch.stack(list(by_metric.values())).isnan().all(0)  # (h, n_q)
-    values = {}
+    statistics: dict[str, dict[str | float, str]] = {}  # by metric: the name of each statistic
     for name, (metric, statistic) in OVER_ROWS.items():
         if metric in by_metric:
-            heads = zip(by_metric[metric], padding, strict=True)
-            values[name] = torch.stack([_over(row[~padded], statistic) for row, padded in heads])
-    return values
+            statistics.setdefault(metric, {})[statistic] = name
+    found = {}
+    for metric, names in statistics.items():
+        values = by_metric[metric]
+        if values.isfinite().all():
+            of_heads = _over(values, values, list(names))
+        else:
+            rows = [row[~padded] for row, padded in zip(values, padding, strict=True)]
+            of_heads = torch.stack([_over(row, row[row.isfinite()], list(names)) for row in rows])
+        found |= dict(zip(names.values(), of_heads.T, strict=True))
+    return {name: found[name] for name in OVER_ROWS if name in found}
 
 
-def _over(values: Tensor, statistic: str | float) -> Tensor:
-    if statistic == "mean of all":
-        return values.mean()
-    values = values[torch.isfinite(values)]
-    if not len(values):
-        return values.new_tensor(torch.nan)
-    if statistic == "mean":
-        return values.mean()
-    if statistic == "sd":
-        return values.std(correction=0)
-    return values.quantile(float(statistic))
+def _over(values: Tensor, finite: Tensor, statistics: Sequence[str | float]) -> Tensor:
+    """Statistics of values (…, n) of rows and of the finite ones among them, (…, m), by one sort for all quantiles."""
+    numbers = [statistic for statistic in statistics if not isinstance(statistic, str)]
+    exists = finite.shape[-1] > 0
+    quantiles = iter(finite.quantile(finite.new_tensor(numbers), dim=-1) if numbers and exists else ())
+
+    def of(statistic: str | float) -> Tensor:
+        if statistic == "mean of all":
+            return values.mean(-1)
+        if not exists:
+            return values.new_tensor(torch.nan)
+        if statistic == "mean":
+            return finite.mean(-1)
+        if statistic == "sd":
+            return finite.std(-1, correction=0)
+        return next(quantiles)
+
+    return torch.stack([of(statistic) for statistic in statistics], -1)
 
 
 @checked()
@@ -68,12 +83,11 @@ def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[l
     """
     bucket = torch.log2((positions + 1).double()).floor().long()
     buckets = bucket.unique()
-    profile = {}
-    for name in PROFILED:
-        if name in values:
-            parts = [values[name][:, bucket == power] for power in buckets]
-            profile[name] = torch.stack([part.nanmean(1) for part in parts], 1).tolist()
-    return [2 ** int(power) for power in buckets], profile
+    names = [name for name in PROFILED if name in values]
+    every = torch.stack([values[name] for name in names])  # (m, h, n_q)
+    parts = [every[..., (bucket == power).nonzero()[:, 0]].nanmean(-1) for power in buckets]
+    means = torch.stack(parts, -1).tolist()
+    return [2 ** int(power) for power in buckets], dict(zip(names, means, strict=True))
 
 
 @checked()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, linalg
+from torch.nn import functional
 
 from ..approximation import Approximation
 from ..errors import UsageError
@@ -41,6 +43,7 @@ ROW_METRICS = {
     "needle_mass_kept": "the approximation's weight of the needle's keys",
 }
 TIED = 1e-12  # two ln P_j with a smaller difference are of scores that only rounding tells apart
+NORMAL = 1e-200  # from it on P has all bits of float64, and no ratio of weights overflows
 LN2 = 0.6931471805599453
 
 
@@ -167,6 +170,8 @@ def _judged(
 
 def _joined(blocks: Sequence[Tensor], g: int) -> Tensor:
     """The values of blocks of the rows of g heads, (g r, …) each, as (g n_q, …)."""
+    if g == 1:
+        return torch.cat(list(blocks))
     return torch.cat([block.unflatten(0, (g, -1)) for block in blocks], 1).flatten(0, 1)
 
 
@@ -203,68 +208,157 @@ def _sums_of_block(
 ) -> dict[str, Tensor]:
     """What `_judged` needs of a block of b rows: the metrics of P alone, ``output`` and ``log_sum``, and `_sums`."""
     exact = shared.block(heads, rows)
-    weights = None if matrix is None else matrix.rows(rows.start, rows.stop).flatten(0, 1)
-    if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].count_nonzero():
+    found = None if matrix is None else _slots(matrix, rows, exact.keys)
+    if found is not None and exact.keys < shared.qkv.n_k and _look_ahead(*found, exact.keys):
         # a method that looks ahead has weights of keys that no query of the block sees
         exact = shared.computed(heads, rows, shared.qkv.n_k)
     values = {**exact.values, "output": exact.output, "log_sum": exact.log_sum}
     if needle is not None:
         values["needle_mass"] = exact.p[:, needle[needle < exact.keys]].sum(-1)
-    if weights is None:
+    if matrix is None or found is None:
         return values
     if needle is not None:
-        values["needle_mass_kept"] = weights[:, needle].double().sum(-1)
-    weights = weights[:, : exact.keys].to(torch.promote_types(weights.dtype, torch.float32))  # numpy has no bfloat16
+        values["needle_mass_kept"] = matrix.rows(rows.start, rows.stop).flatten(0, 1)[:, needle].double().sum(-1)
+    of_sink = None
     if shared.sinks is not None:
         assert log_sums is not None  # methods without a normaliser take no sinks
         of_sink = (shared.sinks[heads, None] - log_sums[:, rows]).exp().view(-1, 1)
-        weights = torch.cat([weights.double(), of_sink], 1)
-    return {**values, **_sums(exact, weights.contiguous(), shared.values_of(heads, exact.keys))}
+    return {**values, **_sums(shared, heads, exact, *_in_columns(exact, *found, of_sink))}
 
 
-def _sums(exact: ExactBlock, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Sums over the keys of rows with weights (b, m) and values v (g, m, p_v) of their heads, (b,) each.
+def _slots(matrix: Operator, rows: slice, keys: int) -> tuple[Tensor | None, Tensor]:
+    """The keys and the weights of rows in slots, (b, u) each, where these are fewer than the keys that a row sees.
+
+    Else the weights of all keys, (b, n_k), and None.
+    """
+    slots = matrix.slots(rows.start, rows.stop)
+    if slots is None or slots[0].shape[2] >= keys:
+        return None, matrix.rows(rows.start, rows.stop).flatten(0, 1)
+    return slots[0].flatten(0, 1), slots[1].flatten(0, 1).double()
+
+
+def _look_ahead(columns: Tensor | None, weights: Tensor, keys: int) -> bool:
+    """Whether a row has a weight of a key after the first ``keys``."""
+    if columns is None:
+        return bool(weights[:, keys:].count_nonzero())
+    # most slots without a weight have no such key either
+    return bool(columns.max() >= keys) and bool((_nonzero(weights) & (columns >= keys)).any())
+
+
+def _in_columns(
+    exact: ExactBlock, columns: Tensor | None, weights: Tensor, of_sink: Tensor | None
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Columns of an exact block, weights in float64 with that of the sink (b, 1), and whether each is not 0, (b, u)."""
+    width = exact.p.shape[1]
+    if columns is None:
+        w = weights[:, : exact.keys].double()
+        if of_sink is not None:
+            w = torch.cat([w, torch.zeros_like(of_sink), of_sink], 1)
+        return None, w, _nonzero(w)
+    w = weights.double()
+    if of_sink is not None:
+        columns, w = functional.pad(columns, (0, 1), value=width - 1), torch.cat([w, of_sink], 1)
+    chosen = _nonzero(w)
+    return torch.where(chosen, columns, exact.keys), w, chosen
+
+
+def _sums(
+    shared: ExactRows, heads: slice, exact: ExactBlock, columns: Tensor | None, w: Tensor, chosen: Tensor
+) -> dict[str, Tensor]:
+    """Sums over the keys of rows of g heads with weights w (b, u), (b,) each.
 
     ``lost`` is the mass of the keys that are not chosen, and ``smaller`` the part of ``P V`` with less mass, (b, p_v).
     Only these two read all of a row.
+
+    Args:
+        columns, w, chosen: see `_in_columns`.
     """
-    index, free = _chosen(weights)
-    rows = _Runs(index, len(weights), weights.shape[1])
-    keys = rows.counts
-    w, p, log_p = (x.flatten().index_select(0, index) for x in (weights, exact.p, exact.log_p))
-    w = w.double()
-    left = _times(exact.p, free)  # (b, m)
-    mass, lost = rows.sum(p), left.sum(-1)
-    # the smaller side alone is multiplied by V: the larger one is the rest of `P V`, without cancellation
-    left = _rest_where(mass < lost, exact.p, left)
-    least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
-    good = rows.count(log_p >= rows.repeated(least - TIED))
-    log_w, log_mean = w.log(), (p + w).div_(2).log_()  # NaN for a negative weight
+    p = _times(exact.p[:, : w.shape[1]], chosen) if columns is None else exact.p.gather(1, columns)
+    keys, mass = chosen.sum(-1), p.sum(-1)
+    rest = exact.held[:, -1] - mass
+    less = mass < rest
+    smaller, side = _smaller_side(shared, heads, exact, columns, p, chosen, less)
+    least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])
+    logs = _logs(exact, columns, w, p, chosen, least - TIED)
     more = w - p
-    of_p = log_p.clamp(min=LEAST).sub_(log_mean).mul_(p)
-    of_w = log_mean.sub_(log_w).mul_(w)
+    kl = linalg.vecdot(w, logs.of_ratio) - more.sum(-1)
     return {
         "mass": mass,
-        "lost": lost,
-        "smaller": product_of_heads(left, v),
+        "lost": torch.where(less, rest, side),
+        "smaller": smaller,
         "keys": keys.double(),
         "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
-        "good": good.double(),
-        "js": rows.sum(of_p.sub_(of_w)),
-        "kl": rows.sum(log_w.sub_(log_p).mul_(w).sub_(more)),
-        "tv": rows.sum(more.abs_()),
+        "good": (logs.good & chosen).sum(-1).double(),
+        "js": linalg.vecdot(w, logs.of_w) - linalg.vecdot(p, logs.of_p),
+        "kl": kl,
+        "tv": more.abs_().sum(-1),
     }
 
 
-def _chosen(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The flat indices of the weights (b, m) that are not zero, among all b m, and whether each is zero.
+def _smaller_side(
+    shared: ExactRows,
+    heads: slice,
+    exact: ExactBlock,
+    columns: Tensor | None,
+    p: Tensor,
+    chosen: Tensor,
+    less: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """``Σ P_j v_j``, (b, p_v), and ``Σ P_j``, (b,), of chosen keys in the rows ``less`` (b,), of the others elsewhere.
 
-    On a CPU numpy finds them several times faster.
+    The side with less mass alone is multiplied by V: the larger one is the rest of `P V`, without cancellation.
     """
-    if weights.device.type != "cpu":
-        return weights.flatten().nonzero()[:, 0], weights == 0
-    chosen = weights.numpy() != 0
-    return torch.from_numpy(np.flatnonzero(chosen)), torch.from_numpy(~chosen)
+    if columns is None:
+        left = _times(exact.p[:, : p.shape[1]], chosen == less[:, None])
+    else:
+        of_less = less.double()[:, None]
+        left = torch.mul(exact.p, 1 - of_less, out=shared.memory(exact.p)).scatter_(1, columns, p * of_less)
+    product, p_v = product_of_heads(left[:, : exact.keys], shared.values_of(heads, exact.keys)), exact.output.shape[1]
+    side = product[:, p_v]
+    if exact.p.shape[1] > exact.keys + 1:
+        side = side + left[:, -1]  # of the sink, which has no value
+    return product[:, :p_v], side
+
+
+class _Logs(NamedTuple):
+    """Logarithms of weights in slots, (b, u) each: ``ln(P~/P)``, ``ln(P~/M)`` and ``ln(M/P)``, M = (P + P~)/2.
+
+    good: ``ln P`` is not below a bound. Slots without a weight have finite numbers.
+    """
+
+    of_ratio: Tensor
+    of_w: Tensor
+    of_p: Tensor
+    good: Tensor
+
+
+def _logs(exact: ExactBlock, columns: Tensor | None, w: Tensor, p: Tensor, chosen: Tensor, bound: Tensor) -> _Logs:
+    """The `_Logs` of weights w of keys of mass p with a bound (b, 1) of ``ln P``.
+
+    A CPU computes them from the ratio, unless a key is hidden or P is so small that it has few bits: that takes a
+    logarithm less, and does not read ``ln P``.
+    """
+    if p.device.type == "cpu" and np.array_equal(p.numpy() >= NORMAL, chosen.numpy()):
+        ratio = w / p.clamp(min=NORMAL)
+        of_ratio, of_p = _log(ratio), _log(ratio.add_(1).mul_(0.5))
+        return _Logs(of_ratio, of_ratio - of_p, of_p, _at_least(p, bound.exp()))
+    if columns is None:
+        log_p = exact.log_p[:, : p.shape[1]].masked_fill(~chosen, LEAST)
+    else:
+        log_p = exact.log_p.gather(1, columns)
+    log_w, log_mean = _log(w), _log((p + w).mul_(0.5))
+    of_p = log_mean - log_p.clamp(min=LEAST)
+    return _Logs(log_w - log_p, log_w - log_mean, of_p, _at_least(log_p, bound))
+
+
+def _nonzero(x: Tensor) -> Tensor:
+    """``x != 0``; on a CPU by numpy, which is several times as fast."""
+    return x != 0 if x.device.type != "cpu" else torch.from_numpy(x.numpy() != 0)
+
+
+def _at_least(x: Tensor, bound: Tensor) -> Tensor:
+    """``x >= bound``; on a CPU by numpy, which is faster."""
+    return x >= bound if x.device.type != "cpu" else torch.from_numpy(x.numpy() >= bound.numpy())
 
 
 def _times(p: Tensor, free: Tensor) -> Tensor:
@@ -272,44 +366,12 @@ def _times(p: Tensor, free: Tensor) -> Tensor:
     return p * free if p.device.type != "cpu" else torch.from_numpy(p.numpy() * free.numpy())
 
 
-def _rest_where(rows: Tensor, p: Tensor, left: Tensor) -> Tensor:
-    """``left`` with the other entries of ``p`` in some rows (b,); on a CPU in its memory, and only these are read."""
-    if rows.device.type != "cpu":
-        return torch.where(rows[:, None], p - left, left)
-    if rows.any():
-        np.subtract(p.numpy(), left.numpy(), out=left.numpy(), where=rows.numpy()[:, None])
-    return left
-
-
-class _Runs:
-    """The numbers at ``index``, ascending flat indices of a matrix (b, m), as one run of numbers for each row."""
-
-    def __init__(self, index: Tensor, b: int, m: int) -> None:
-        self.ends = torch.searchsorted(index, torch.arange(b + 1, device=index.device) * m)
-        self.counts, self.total = self.ends.diff(), len(index)
-        if index.device.type == "cpu":
-            self.filled = self.counts.numpy() > 0
-            self.starts = self.ends.numpy()[:-1][self.filled]
-
-    def sum(self, x: Tensor) -> Tensor:
-        """The sum of each run in float64, (b,)."""
-        if x.device.type != "cpu":
-            return torch.segment_reduce(x, "sum", lengths=self.counts)
-        sums = np.zeros(len(self.counts))
-        sums[self.filled] = np.add.reduceat(x.numpy(), self.starts)
-        return torch.from_numpy(sums)
-
-    def count(self, x: Tensor) -> Tensor:
-        """The number of true ones of bool x in each run, (b,) int64."""
-        if x.device.type != "cpu":
-            return torch.segment_reduce(x.double(), "sum", lengths=self.counts).long()
-        return torch.from_numpy(np.searchsorted(np.flatnonzero(x.numpy()), self.ends.numpy())).diff()
-
-    def repeated(self, x: Tensor) -> Tensor:
-        """The number of each row (b,), once for each number of its run; on a CPU by numpy, which is faster."""
-        if x.device.type != "cpu":
-            return x.repeat_interleave(self.counts, output_size=self.total)  # else the GPU would be waited for
-        return torch.from_numpy(np.repeat(x.numpy(), self.counts.numpy()))
+def _log(x: Tensor) -> Tensor:
+    """``ln x``, `LEAST` of 0 and NaN of negative numbers; on a CPU by numpy, which is twice as fast."""
+    if x.device.type != "cpu":
+        return x.log().clamp_(min=LEAST)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return torch.from_numpy(np.log(x.numpy())).clamp_(min=LEAST)
 
 
 def _over_size(x: Tensor, size: Tensor) -> Tensor:

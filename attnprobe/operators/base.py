@@ -87,6 +87,13 @@ class Operator:
             raise UsageError(f"rows {start}:{stop} are not within 0:{self.shape[1]}")
         return self._rows(start, stop)
 
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        """The columns and weights of rows ``start … stop - 1``, (h, stop - start, u) each; None for rows without slots.
+
+        A row has the column of a weight that is not zero in one slot only. Other slots have any column, or -1.
+        """
+        return None
+
     def dense(self) -> Tensor:
         """The dense matrices, (h, n_q, n_k), for tests and small n. Memory: ``h n_q n_k`` numbers."""
         return self.rows(0, self.shape[1])

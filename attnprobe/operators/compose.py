@@ -68,6 +68,12 @@ class Scaled(Operator):
     def _apply_transpose(self, y: Tensor) -> Tensor:
         return _times(self.right, self.operator._apply_transpose(_times(self.left, y)))
 
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        slots = self.operator.slots(start, stop)
+        if slots is None or self.left is None or self.right is not None:
+            return None
+        return slots[0], self.left[:, start:stop, None] * slots[1]
+
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.operator._rows(start, stop)
         block = block if self.left is None else self.left[:, start:stop, None] * block
@@ -169,6 +175,12 @@ class RowOverride(Operator):
         picked = torch.gather(y, 1, self.index.clamp(min=0)[:, :, None].expand(-1, -1, y.shape[2]))
         picked = torch.where(self.used[:, :, None], picked, torch.zeros_like(picked))  # (h, u, c)
         return self.base._apply_transpose(of_base) + self.new.rmatmul(picked).to(self.dtype)
+
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        """Those of the base, if none of these rows is replaced; a GPU would have to be waited for to know."""
+        if self.device.type != "cpu" or not self.of_base[:, start:stop].all():
+            return None
+        return self.base.slots(start, stop)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.base._rows(start, stop)

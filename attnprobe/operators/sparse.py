@@ -51,16 +51,25 @@ class Sparse(_Indexed):
 
     Args:
         zeroed: the weights of empty slots are zero already.
+        distinct: no row has a column twice.
     """
 
-    def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1, zeroed: bool = False) -> None:
+    def __init__(
+        self,
+        index: Tensor,
+        weight: Tensor,
+        n_k: int,
+        group: int = 1,
+        zeroed: bool = False,
+        distinct: bool = False,
+    ) -> None:
         h, n_q, u = weight.shape
         if index.shape != (h, -(-n_q // group), u) or int(index.max()) >= n_k:
             shapes = f"index {tuple(index.shape)} does not fit weight {tuple(weight.shape)}"
             raise UsageError(f"sparse: {shapes}, n_k={n_k}, group={group}")
         if not zeroed and (empty := index < 0).any():
             weight = weight.masked_fill(empty.repeat_interleave(group, 1)[:, :n_q], 0)
-        self.index, self.weight, self.group = index, weight, group
+        self.index, self.weight, self.group, self.distinct = index, weight, group, distinct
         self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
 
@@ -70,9 +79,17 @@ class Sparse(_Indexed):
     def _apply_transpose(self, y: Tensor) -> Tensor:
         return _transposed(self.index, self.weight, y, self.group, self.shape[2])
 
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        return (self._columns(start, stop), self.weight[:, start:stop]) if self.distinct else None
+
+    def _columns(self, start: int, stop: int) -> Tensor:
+        """The columns of rows, (h, stop - start, u)."""
+        if self.group == 1:
+            return self.index[:, start:stop]
+        return self.index[:, torch.arange(start, stop, device=self.device) // self.group]
+
     def _rows(self, start: int, stop: int) -> Tensor:
-        rows = slice(start, stop) if self.group == 1 else torch.arange(start, stop, device=self.device) // self.group
-        index = self.index[:, rows].clamp(min=0)
+        index = self._columns(start, stop).clamp(min=0)
         block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         with ordered_sums(self.device):
             return block.scatter_add_(2, index, self.weight[:, start:stop])

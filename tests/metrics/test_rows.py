@@ -14,7 +14,7 @@ from attnprobe.approximation import Approximation
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import get
 from attnprobe.metrics import ROW_METRICS, ExactRows, exact_rows
-from attnprobe.operators import Dense
+from attnprobe.operators import Dense, Sparse
 
 F64 = torch.float64
 FORMS = {
@@ -142,6 +142,38 @@ def test_approximations_that_share_exact_rows_have_the_same_numbers(room, monkey
         )  # without a block: no residual error
     kept = sum(block.nbytes for block in shared._kept.values())
     assert kept <= room and (kept > 0) == (room > 0)
+
+
+@every_form
+@pytest.mark.parametrize("score", [1.0, 2000.0])
+@pytest.mark.parametrize("method", ["topk", "quest", "bigbird", "h2o"])
+def test_slots_of_keys_give_the_same_as_whole_rows(method, score, form, monkeypatch):
+    """Also of rows with keys whose weights underflow."""
+    qkv = make(n=80, score=score).replace(**FORMS[form])
+    if "sliding_window" in FORMS[form] and "local" not in get(method).tags:
+        pytest.skip("no such form")
+    monkeypatch.setattr(exact_rows, "ENTRIES", 24 * qkv.n_k)  # rows of later blocks see more keys than they have slots
+    approx = approximate(method, qkv, 20)
+    check_same_as_whole(qkv, approx)
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_slots_with_keys_ahead_of_the_query_give_the_same_as_whole_rows(rows, monkeypatch):
+    qkv = inputs("causal", n=40, h=1)
+    monkeypatch.setattr(exact_rows, "ENTRIES", rows * qkv.n_k)
+    monkeypatch.setattr(exact_rows, "FEWEST", 1)
+    index = torch.arange(40)[:, None] + torch.tensor([0, -3, 2])
+    index = index.masked_fill((index < 0) | (index >= 40), -1)[None]
+    ahead = Sparse(index, torch.full((1, 40, 3), 1 / 3, dtype=F64), 40, distinct=True)
+    assert check_same_as_whole(qkv, Approximation.of(ahead, qkv))["kl"][0, :-2].isinf().all()
+
+
+def check_same_as_whole(qkv, approx):
+    whole = replace(approx, operator=Dense(approx.operator.dense()))
+    assert any(approx.operator.slots(row, row + 1) for row in range(qkv.n_q)) and whole.operator.slots(0, 1) is None
+    actual, expected = row_metrics(exact(qkv), approx, qkv), row_metrics(exact(qkv), whole, qkv)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+    return actual
 
 
 @pytest.mark.parametrize("p", [8, 32, 128])

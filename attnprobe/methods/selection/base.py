@@ -6,7 +6,7 @@ forced ones. Page g has the keys ``g P … (g + 1) P - 1``. The own page of a ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -64,7 +64,7 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
     Its diagnostics are those of `key_costs`, and ``scored``, the mean number of scores that the selector computed for a
     row. Cost ``n_q u p`` multiply-adds a head for sets of u keys.
     """
-    operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
+    operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group, distinct=True)
     return Approximation.of(operator, qkv, log_normalizer=log_normalizer, **facts_of(qkv, selection))
 
 
@@ -97,18 +97,27 @@ def rows_of_sets(qkv: QKV, sets: AnySets) -> list[list[int]]:
 def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
     """Scores (h, …) of query heads, (h, …): their own, or the mean or the largest of the given heads of a KV head."""
     rows = rows_of_sets(qkv, "head" if share == "head" else "group")
-    if len(rows) == qkv.h:
-        return scores
-    parts = [scores[as_index(of_set)] for of_set in rows]
-    reduced = [part.mean(0) if share == "group-mean" else part.amax(0) for part in parts]
-    return of_members(torch.stack(reduced), rows)
+    reduced = _reduced(scores, rows, share == "group-mean")
+    return reduced if len(rows) == qkv.h else of_members(reduced, rows)
 
 
 def joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
     """Scores (h, …) as means over the given heads with the same set, (h, …): those of the layer, or of a KV head."""
-    if sets == "layer":
-        return scores.mean(0, keepdim=True).expand_as(scores)
-    return shared(scores, qkv, "head" if sets == "head" else "group-mean")
+    means, rows = means_of_sets(scores, qkv, sets), rows_of_sets(qkv, sets)
+    return means if len(rows) == qkv.h else of_members(means, rows)
+
+
+def means_of_sets(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
+    """The mean of the scores (h, …) of each set of `rows_of_sets`, (m, …)."""
+    return _reduced(scores, rows_of_sets(qkv, sets), mean=True)
+
+
+def _reduced(scores: Tensor, rows: Sequence[Sequence[int]], mean: bool) -> Tensor:
+    """The mean or the largest of the scores (h, …) of each set of rows, (m, …)."""
+    if len(rows) == len(scores):
+        return scores
+    parts = [scores[as_index(of_set)] for of_set in rows]
+    return torch.stack([part.mean(0) if mean else part.amax(0) for part in parts])
 
 
 def working(qkv: QKV) -> QKV:

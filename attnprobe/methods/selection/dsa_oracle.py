@@ -6,13 +6,14 @@ import torch
 
 from ...operators import SoftmaxAttention
 from ...operators.blocks import block_rows, row_blocks
+from ...operators.groups import of_members
 from ...operators.linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
 from ..registry import INVARIANT
-from .base import ROWS, AnySets, Selection, attend, joint, selector, working
+from .base import ROWS, AnySets, Selection, attend, means_of_sets, rows_of_sets, selector, working
 
 
 @selector(
@@ -52,8 +53,10 @@ def dsa_oracle(
     with full_precision():
         exact = SoftmaxAttention(numbers.q, numbers.shared_k, qkv.scale, qkv.visible, qkv.terms)
         for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * qkv.n_k, cpu=ROWS // 8)):
-            weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
-            index[:, start:stop] = largest_scores(joint(weights, qkv, sets), d, above=0.0)[1]
+            seen = max(d, exact.seen(start, stop))
+            scores = exact.first_keys(start, stop, seen).scores(slice(0, qkv.h), 0, stop - start)
+            sums = means_of_sets(scores.double().softmax(-1), qkv, sets)  # (m, b, seen)
+            index[:, start:stop] = of_members(largest_scores(sums, d, above=0.0)[1], rows_of_sets(qkv, sets))
     approx = attend(qkv, Selection(index, 1, float(qkv.entries)))
     # The oracle scores all keys, and says so; its indexer would score them in few dimensions.
     approx.diagnostics["visited"].fill_(qkv.entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 from ...errors import UsageError
 from ...operators import SoftmaxAttention
@@ -53,9 +54,11 @@ def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: floa
     with full_precision():
         exact = SoftmaxAttention(numbers.q, numbers.k, qkv.scale, qkv.visible, qkv.terms)
         for heads, start, stop in head_blocks(exact, ROWS):
-            scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
+            seen = max(d, exact.seen(start, stop))
+            scores = exact.first_keys(start, stop, seen).scores(heads, 0, stop - start)  # (heads, b, seen)
             largest, chosen = largest_scores(scores, d)
-            weights = (largest - scores.logsumexp(-1, keepdim=True)).double().exp()
+            every = functional.pad(scores, (0, qkv.n_k - seen), value=float("-inf"))  # sums in the same order
+            weights = (largest - every.logsumexp(-1, keepdim=True)).double().exp()
             before = weights.cumsum(-1) - weights  # the mass of the larger keys
             enough = (before >= p) & (p < 1)
             index[heads, start:stop] = chosen.masked_fill(enough, -1)

@@ -80,7 +80,7 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     if placed and not qkv.square:  # rows that follow one another may be of any blocks
         index, group = index[:, row_block.cpu()], 1
     is_full = (row_block == 0) | (row_block == last_q)
-    operator, log_normalizer = sparse_softmax(qkv, index, group)
+    operator, log_normalizer = sparse_softmax(qkv, index, group, distinct=True)
     operator, log_normalizer, added = with_exact_rows(qkv, operator, log_normalizer, is_full)
     entries = seen_entries(qkv, index, group) + added
     diagnostics = {"realised_d": entries / qkv.n_q, "visited": entries}

@@ -74,4 +74,5 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         return per_head(qkv.h, qkv.entries)
 
     costs = Counted({**key_costs(qkv, index), "visited": every, "scored": lambda: every() / qkv.n_q})
-    return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=costs, log_normalizer=lambda: log_sums)
+    operator = Sparse(index, weights, qkv.n_k, distinct=True)
+    return Approximation.of(operator, qkv, diagnostics=costs, log_normalizer=lambda: log_sums)
