@@ -83,11 +83,14 @@ def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[l
     """
     bucket = torch.log2((positions + 1).double()).floor().long()
     buckets = bucket.unique()
+    edges = [2 ** int(power) for power in buckets]
     names = [name for name in PROFILED if name in values]
+    if not names:
+        return edges, {}
     every = torch.stack([values[name] for name in names])  # (m, h, n_q)
     parts = [every[..., (bucket == power).nonzero()[:, 0]].nanmean(-1) for power in buckets]
     means = torch.stack(parts, -1).tolist()
-    return [2 ** int(power) for power in buckets], dict(zip(names, means, strict=True))
+    return edges, dict(zip(names, means, strict=True))
 
 
 @checked()

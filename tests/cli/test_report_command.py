@@ -291,7 +291,7 @@ def listed(rows):
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
 
 
-@pytest.mark.parametrize("command", others_slow(SMALL, lambda name: name[0] in ("error", "spectrum")))
+@pytest.mark.parametrize("command", others_slow(SMALL, lambda name: name[0] == "error"))
 def test_tables_and_figures_tell_the_sources_apart(run, together, command):
     alone, folder = together(command)
     for format_ in ("table", "md", "latex"):

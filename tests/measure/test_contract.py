@@ -11,6 +11,7 @@ from time import perf_counter
 
 import pytest
 from golden.small_runs import COMMANDS, INPUTS
+from thinned import others_slow
 
 from attnprobe.measure import EXPERIMENTS
 from attnprobe.methods import METHODS
@@ -159,7 +160,7 @@ def test_a_method_that_fails_is_a_row_beside_the_others(ask, monkeypatch, name):
     assert (failing, "failed") in states and any(state == "ok" for _, state in states)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "theory", "stability")))
 def test_a_sweep_is_the_command_and_tells_its_plan(ask, run, whole, name):
     whole(name, "s")
     options, word, methods = METHODS_OF[name]

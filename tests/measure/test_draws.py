@@ -9,6 +9,7 @@ from golden.small_runs import INPUTS
 from golden.values import records_of
 from inject_rows import local as local_errors
 from inject_rows import of_kind
+from thinned import others_slow
 
 from attnprobe import rng
 from attnprobe.frame.records.read import read_records
@@ -63,6 +64,7 @@ ALONE = {
     "condition": f"{FILE} --method skyformer,nystromformer --sensitivity --iterations 6",
     "theory": f"{FILE} --theorem all --method linformer",
 }
+QUICK = ("error", "theory", "condition", "inject", "inject decode", "stability")  # each opens streams in its own way
 OF_ALL_HEADS = {"lower", "upper", "p_at_most", "p_above", "verdict"}  # of a promise: corrected for the number of tests
 ONCE = {"certificate", "perturbation", "trace", "ritz", "gradient", "power"}  # of what is right for each matrix alone
 #: draws of the text and of the model that all methods, layers, repeats and steps of training read
@@ -97,7 +99,7 @@ def measure(run, drawn):
     return measured
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", others_slow(RUNS, lambda name: name[0] in QUICK))
 def test_what_is_independent_has_draws_of_its_own(name, measure):
     options, axes = RUNS[name]
     alone = {axis: one for axis, (one, _) in axes.items()}
@@ -130,7 +132,7 @@ def test_inject_draws_as_error_does_in_every_window(run):
         assert local[cell] == pytest.approx(of_heads, rel=1e-4), cell  # float32, of a few sums of 16 terms
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", others_slow(ALONE, lambda name: name[0] in QUICK))
 def test_a_head_alone_is_that_of_its_layer(name, run):
     """To the rounding of float64 sums, which may have another order for one head, amplified by matrices of n = 24."""
     shutil.copytree(INPUTS, ".", dirs_exist_ok=True)

@@ -295,7 +295,7 @@ def test_a_kernel_is_the_reference(name, dtype):
     """And it is judged by its distance to the reference."""
     wrong = []
     options = {"compiled": False} if name == "torch:flex" else {}
-    for label in FEW if name == "torch:flex" else FORMS:
+    for label in FEW if name == "torch:flex" else OF_DTYPE[dtype]:
         form = replace(FORMS[label], dtype=dtype)
         qkv, output = form.qkv(), literal(form)[1]
         if form.sink_logits:
@@ -315,7 +315,7 @@ def test_a_kernel_is_the_reference(name, dtype):
 def test_the_framework_beside_a_kernel_is_the_reference(dtype):
     """Every step is rounded to the dtype: scores, weights, their sum, the output."""
     wrong = []
-    for label, form in FORMS.items():
+    for label, form in OF_DTYPE[dtype].items():
         form = replace(form, dtype=dtype, score=1.0)
         qkv = form.qkv()
         output = literal(form)[1][:, valid(qkv)]

@@ -48,6 +48,7 @@ def filled(value: str, given: dict[str, str]) -> str:
 
 
 @needs_minilm
+@pytest.mark.slow
 def test_a_command_with_a_gate_that_holds_and_one_that_fails(measure, tmp_path):
     done = measure(command=f"{SMALL} --fail-above output_spectral_relative.median=9", out="good")
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def test_the_readme_is_read_in_five_minutes():
 
 def test_ci_runs_the_readmes_own_test_command():
     [command] = [line for line in shell(README) if line.endswith("&& pytest")]
-    assert (ROOT / ".ci/run").read_text().strip().splitlines()[-1] == command
+    assert command in (ROOT / ".ci/run").read_text().splitlines()
 
 
 def test_the_install_page_has_the_readmes_two_commands():

@@ -84,11 +84,11 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed", "jobs"), [(3, 0, 1), pytest.param(170, 1, 1, marks=SLOW), pytest.param(30, 2, 2, marks=SLOW)]
+    ("kills", "seed", "jobs"), [(2, 0, 1), pytest.param(170, 1, 1, marks=SLOW), pytest.param(30, 2, 2, marks=SLOW)]
 )
 def test_a_sweep_that_is_killed_ends_as_one_that_was_not(kills, seed, jobs, tmp_path):
     print(f"{kills} kills of seed {seed}, jobs {jobs}")
-    (tmp_path / "sweep.yaml").write_text(SWEEP + ("plot: true\n" if kills > 3 else ""))
+    (tmp_path / "sweep.yaml").write_text(SWEEP + ("plot: true\n" if kills > 2 else ""))
     (tmp_path / "beside").write_text("mine")
     run = [sys.executable, "-c", KILLER, str(kills), str(seed), str(jobs)]
     done = subprocess.run(run, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)

@@ -193,7 +193,7 @@ def survive(command, count, plot, tmp_path):
             raise AssertionError(f"{command}: {json.dumps(new)[:3000]}") from error
 
 
-@pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "inject")))
+@pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error",)))
 def test_what_is_read_is_shown(command, tmp_path):
     survive(command, QUICK, "none", tmp_path)
 

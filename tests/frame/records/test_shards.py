@@ -57,7 +57,7 @@ def test_a_shard_that_is_none_is_refused(text):
         parse_shard(text)
 
 
-@pytest.mark.parametrize("name", others_slow(COMMANDS, lambda name: name[0] in ("error", "scaled", "spectrum")))
+@pytest.mark.parametrize("name", others_slow(COMMANDS, lambda name: name[0] in ("error", "spectrum")))
 def test_shards_together_are_the_run_without_shards(run, file, name):
     args = [*COMMANDS[name], "--qkv", file]
     assert run(*args, "--out", "whole")[0] == 0
