@@ -52,7 +52,7 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
-        gc.set_threshold(20_000, 10, 10)
+        gc.set_threshold(20_000, 10, 10)  # by default a tenth of the time of a test that draws goes to collections
 
 
 def pytest_collection_modifyitems(items):

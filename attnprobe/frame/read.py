@@ -75,7 +75,7 @@ def found_by(frame: Rows, query: str) -> Rows:
     """The rows that a query finds. pandas prepares every column of a frame for a query, so it gets the named ones."""
     named = [name for name in dict.fromkeys(re.findall(r"\w+", query)) if name in frame]
     found = frame[named].eval(query).to_numpy(bool, na_value=False)
-    return frame if found.all() else frame.loc[found]  # all columns are copied for some rows
+    return frame if found.all() else frame.loc[found]  # a selection copies every column
 
 
 def place_of(cell: Fields, label: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -112,7 +112,8 @@ class _Metadata(BaseModel):
             raise error(f"{name}: metadata {problems[0].removeprefix('field ')}{more}") from wrong
 
 
-OF_LAYERS = ("scale", "sliding_window", "sinks", "softcap", "positional")  # numbers of a layer
+OfLayer = Literal["scale", "sliding_window", "sinks", "softcap", "positional"]  # a number of a layer
+OF_LAYERS: tuple[OfLayer, ...] = get_args(OfLayer)
 
 
 class QKVMetadata(_Metadata):
@@ -133,7 +134,7 @@ class QKVMetadata(_Metadata):
     softcap: Annotated[dict[Layer, Real | None] | None, BeforeValidator(_by_layer)] = None
     positional: Annotated[dict[Layer, Whole | None] | None, BeforeValidator(_by_layer)] = None
 
-    def of(self, field: str, layer: int) -> Any:
+    def of(self, field: OfLayer, layer: int) -> Any:
         """The number of a layer; None if the layer has no number."""
         numbers = getattr(self, field) or {}
         return numbers.get(EVERY, numbers.get(str(layer)))

@@ -29,6 +29,7 @@ from .folder import Seal
 
 FORM = 10  # raised when captures of the same source change
 LARGEST = 4 * GIB  # of all entries, by default
+UNCOUNTED = 64  # a process that has stored this part of a cache counts the entries again
 ENTRY = re.compile(r"[^-]+-[0-9a-f]{64}\.(json|safetensors|model)")  # the name of an entry
 FOLDER = ".model"  # the suffix of an entry that is a folder
 # The number of the process is in the name, so that folders of killed processes can be told from live ones.
@@ -58,9 +59,6 @@ class Entry:
     def sha256(self) -> str:
         """The hash of its bytes, by its name."""
         return self.path.stem.partition("-")[2]
-
-
-UNCOUNTED = 64  # of a cache, the share that a process stores before it counts the entries again
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,10 @@ def test_a_model_is_described_with_its_revision_split_and_limit():
 
 def test_a_capture_that_overflows_a_dtype_names_the_layer():
     qkv = make(h=2, n=3)
-    captured = SimpleNamespace(rope=None, all_queries=None, scale=1.0, causal=False, positions=None, block=None)
-    captured.positional = 0
+    captured = SimpleNamespace(rope=None, all_queries=None, scale=1.0, causal=False, positional=0)
     captured.q, captured.k, captured.v = qkv.q * torch.inf, qkv.k, qkv.v
     captured.sliding_window = captured.sink_logits = captured.bias = captured.softcap = captured.own = None
+    captured.positions = captured.block = None
     source = model_source()
     source.text = Text("text", "", "")
     with pytest.raises(SourceError, match="^m, layer 1, as float32: q: the value at head 0, token 0, column 0 is"):
