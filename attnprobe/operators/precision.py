@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..machine.processor import is_intel
+
 
 @dataclass(frozen=True)
 class _Choice:
@@ -170,9 +172,9 @@ LEAST = 2**20  # multiply-adds; below, the call of oneDNN costs more than it sav
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """``a @ b`` of a (g, m, k) and b (g, k, n), as (g, m, n). It may use the memory of ``out``, of the same shape.
 
-    On a CPU torch computes float32 products by MKL, which uses half of the width of AVX-512 on AMD's processors. On a
-    processor with AVX-512, oneDNN computes large products head by head, and uses its whole width. Both round to float32
-    after each multiply-add; only the order of the sums differs.
+    On a CPU torch computes float32 products by MKL, which is the fastest on Intel's processors, and uses half of the
+    width of AVX-512 on others. There oneDNN computes large products head by head, and uses its whole width. Both round
+    to float32 after each multiply-add; only the order of the sums differs.
     """
     if not _is_wide(a, b):
         return torch.matmul(a, b, out=out)
@@ -194,7 +196,7 @@ def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_wide(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN computes a product: large in each head, float32, on a CPU with AVX-512, without gradients."""
+    """Whether oneDNN computes a product: large in each head, float32, without gradients, where `_onednn` has it."""
     if a.dtype != torch.float32 or b.dtype != torch.float32 or a.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
@@ -204,9 +206,10 @@ def _is_wide(a: Tensor, b: Tensor) -> bool:
 
 @cache
 def _onednn() -> bool:
-    """Whether this processor has AVX-512, and this torch has oneDNN's product."""
+    """Whether this processor has AVX-512 and is not Intel's, and this torch has oneDNN's product."""
     if (
         ONEDNN is None
+        or is_intel()
         or not torch.backends.cpu.get_cpu_capability().startswith("AVX512")
         or not torch.backends.mkldnn.is_available()
     ):

@@ -16,6 +16,7 @@ import torch
 from .. import __version__
 from ..inputs import cached_models, describe_defaults, hub_reachable, packaged_weights
 from ..inputs.packaged import PACKAGES as PACKAGED
+from ..machine import processor
 
 PACKAGES = (
     "torch",
@@ -70,28 +71,8 @@ def threads() -> int:
 
 def machine(device: str) -> dict[str, str | int]:
     """The facts of a machine that change times. Times of machines with different facts cannot be compared."""
-    facts = {"device": device_name(device), "cpu": _cpu_name(), "cores": os.cpu_count() or 0, "threads": threads()}
+    facts = {"device": device_name(device), "cpu": processor.name(), "cores": os.cpu_count() or 0, "threads": threads()}
     return {**facts, "system": f"{platform.system()} {platform.machine()}"}
-
-
-def _cpu_name() -> str:
-    """The processor's name, from Linux if it has one."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def clock_mhz() -> float | None:
-    """The first core's clock in MHz: its maximum if the kernel has it, else its present value; None if unknown."""
-    with suppress(OSError, ValueError):
-        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) / 1000
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("cpu MHz"):
-                return float(line.partition(":")[2])
-    return None
 
 
 def examine() -> dict[str, list[str]]:

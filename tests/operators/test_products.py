@@ -34,17 +34,37 @@ def test_a_product_is_that_of_float64(g, m, k, n, dtype, turned, given, wide, mo
     assert got.shape == expected.shape and got.dtype == dtype and ((got - expected).abs() <= bound).all()
 
 
+@pytest.fixture
+def made_by(monkeypatch):
+    """Products as on a processor that Intel made, or another one."""
+
+    def by(intel):
+        monkeypatch.setattr(precision, "is_intel", lambda: intel)
+        precision._onednn.cache_clear()
+
+    yield by
+    precision._onednn.cache_clear()
+
+
 @WIDE
-def test_large_products_of_float32_heads_are_made_by_onednn():
+def test_large_products_of_float32_heads_are_made_by_onednn(made_by):
+    made_by(intel=False)
     a, b = draws(1, 64, 32), draws(1, 32, LEAST // (64 * 32))
     assert precision._is_wide(a, b)
     assert not precision._is_wide(a, b[..., :-1]) and not precision._is_wide(a.double(), b.double())
     assert precision._is_wide(a.expand(2, -1, -1), b.expand(2, -1, -1))
 
 
+def test_on_a_processor_of_intel_they_are_torchs(made_by):
+    made_by(intel=True)
+    a, b = draws(1, 64, 64), draws(1, 64, 1024)
+    assert not precision._is_wide(a, b) and torch.equal(product(a, b), a @ b)
+
+
 @WIDE
-def test_a_view_of_tokens_with_all_heads_costs_no_more_than_its_copy():
+def test_a_view_of_tokens_with_all_heads_costs_no_more_than_its_copy(made_by):
     """As keys are laid out in a model: with such strides oneDNN by itself takes over a hundred times as long."""
+    made_by(intel=False)
     b, a = draws(2048, 6, 64).transpose(0, 1).mT, draws(6, 64, 64)
 
     def seconds(b):
@@ -62,11 +82,8 @@ def test_products_keep_their_gradients():
     assert a.grad is not None and torch.allclose(a.grad, b.sum(2)[:, None].expand_as(a), atol=1e-4)
 
 
-def test_a_torch_without_this_product_uses_its_usual_one(monkeypatch):
+def test_a_torch_without_this_product_uses_its_usual_one(monkeypatch, made_by):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    precision._onednn.cache_clear()
-    try:
-        a, b = draws(1, 64, 64), draws(1, 64, 1024)
-        assert not precision._is_wide(a, b) and torch.equal(product(a, b), a @ b)
-    finally:
-        precision._onednn.cache_clear()
+    made_by(intel=False)
+    a, b = draws(1, 64, 64), draws(1, 64, 1024)
+    assert not precision._is_wide(a, b) and torch.equal(product(a, b), a @ b)

@@ -16,6 +16,7 @@ from ...errors import Unsupported, UsageError
 from ...frame.records.file import cell_key, identity_facts
 from ...frame.rows import head_rows
 from ...inputs import RandomSource
+from ...machine.processor import clock_mhz
 from ...machine.timings import Timings
 from ...methods import Storage
 from ...methods.fitting import CACHE_BITS
@@ -40,7 +41,7 @@ from ...run.plan import (
     refuse_endless,
     refused,
 )
-from ...run.provenance import clock_mhz, machine, versions
+from ...run.provenance import machine, versions
 from ...run.sources import heads_of, layers_of, sources_of
 from . import BenchRequest
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
