@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 LEAST = 6  # pairs; of three unrelated pairs, one in three has a correlation of 1 or -1
 
 
-def rank_correlation(x: Any, y: Any, groups: Sequence[Any] | None = None) -> tuple[float, float] | None:
-    """Spearman's ρ of pairs, and its two-sided p-value; None for fewer than `LEAST` pairs or constant values.
+def rank_correlation(
+    x: Any, y: Any, groups: Sequence[Any] | None = None, least: int = LEAST
+) -> tuple[float, float] | None:
+    """Spearman's ρ of pairs, and its two-sided p-value; None for fewer than ``least`` pairs or constant values.
 
     With groups, numbers are ranked within their group, so that groups may have any levels. With the centred ranks a, b
     of a group of n pairs, each divided by n + 1,
@@ -38,7 +40,7 @@ def rank_correlation(x: Any, y: Any, groups: Sequence[Any] | None = None) -> tup
     x, y = np.asarray(x, float), np.asarray(y, float)
     known = np.isfinite(x) & np.isfinite(y)
     labels = np.zeros(len(x), int) if groups is None else np.unique([*map(str, groups)], return_inverse=True)[1]
-    if known.sum() < LEAST:
+    if known.sum() < least:
         return None
 
     def centred(values: np.ndarray) -> np.ndarray:

@@ -303,7 +303,9 @@ class GaussianAttention(Streamed):
         return part
 
     def _lowest(self) -> Tensor:
-        return -abs(self.scale) / 2 * (_largest_norm(self.q) + repeated(_largest_norm(self.k), len(self.q))) ** 2
+        added = 0.0 if self.terms is None else self.terms.largest
+        largest = _largest_norm(self.q) + repeated(_largest_norm(self.k), len(self.q))
+        return -abs(self.scale) / 2 * largest**2 - added
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponent = self.scores(heads, start, stop, out)

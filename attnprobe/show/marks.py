@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ..frame import Rows
-from ..frame.ranks import LEAST_RANKED
+from ..frame.correlation import LEAST
 from .figure import EACH, Figure
 from .looks import (
     EMPTY,
@@ -35,7 +35,7 @@ from .looks import (
 )
 from .points import LOST, VALUE, Data, Panel, ceil_div
 
-FEWEST = {"correlation": LEAST_RANKED, "exponent": 2}  # a note needs points at so many different values
+FEWEST = {"correlation": LEAST, "exponent": 2}  # a note needs points at so many different values
 FEW = 12  # a line of up to so many points has a marker at each
 MARKED, SHIFT = 0.27, 0.06  # from a marker of a longer line to the next, and to the next line's, as shares of the axes
 OPAQUE = 0.13  # the opacity of bands

@@ -15,7 +15,7 @@ import pandas as pd
 
 from attnprobe import open_run
 from attnprobe.frame import Rows
-from attnprobe.frame.ranks import rank_correlation
+from attnprobe.frame.correlation import rank_correlation
 from attnprobe.show.catalogue.rounding import CLEAR, FIGURES
 from attnprobe.show.figure import draw, save
 
@@ -37,7 +37,7 @@ def estimates(*runs: str) -> str:
     within = clear["estimate_ratio"].between(0.5, 2, inclusive="neither").mean()
 
     def rho(rows: Rows, of: str) -> str:
-        return f"{rank_correlation(rows['rounding_estimate'].tolist(), rows[of].tolist()):+.2f}"
+        return f"{rank_correlation(rows['rounding_estimate'], rows[of])[0]:+.2f}"
 
     every = rho(frame, "amplification"), rho(frame, "rounding_held"), rho(frame[frame["flips"] == 0], "amplification")
     cells = f"{within:.0%} of {len(clear):,} heads", *every

@@ -26,6 +26,14 @@ def test_few_pairs_and_constant_values_have_none():
     assert rank_correlation(few, few, few) is None  # no group has an order
 
 
+def test_two_values_have_an_order_and_the_least_number_of_pairs_is_given():
+    half = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    for x, y in ((half, list(range(6))), (list(range(6)), half)):
+        assert rank_correlation(x, y)[0] == pytest.approx(13.5 / math.sqrt(13.5 * 17.5), rel=1e-12)
+    assert rank_correlation([1, 2, 3], [3, 2, 1], least=3)[0] == pytest.approx(-1, abs=1e-12)
+    assert rank_correlation([1, 2], [3, 2], least=3) is None
+
+
 def test_groups_of_any_level_are_ranked_apart():
     x, level = np.tile([1.0, 2.0, 3.0], 4), np.repeat([0.0, 10.0, 20.0, 30.0], 3)
     groups = np.repeat([*"abcd"], 3)

@@ -5,6 +5,7 @@ import torch
 from inputs import make
 
 from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention
+from attnprobe.operators.terms import Terms
 from attnprobe.operators.underflow import exp_, least_exponent, softmax
 from attnprobe.rng import generator
 
@@ -91,3 +92,12 @@ def test_a_head_that_may_underflow_is_found_whatever_the_direction_of_its_rows(k
         operator = kind(q, k + 5 * size, 1.0)
         if not operator._underflows[0]:
             assert not subnormal(operator.dense()).any()
+
+
+@pytest.mark.parametrize("kind", [SoftmaxAttention, UnnormalisedAttention, GaussianAttention])
+def test_a_flat_head_underflows_by_its_bias_alone(kind):
+    qkv = make(h=1, n=150, score=0.1, dtype=torch.float32)
+    for lowest, expected in ((-20.0, False), (-95.0, True)):
+        bias = torch.linspace(lowest, 0, 150).expand(1, 150, 150)
+        operator = kind(qkv.q, qkv.k, 0.4, terms=Terms(bias=bias))
+        assert operator._underflows == [expected] and not subnormal(operator.dense()).any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from operator_cases import cases
@@ -205,6 +207,20 @@ def test_each_property_notices_its_fault_and_leaves_a_small_case(name):
     assert [one.status for one in again] == ["failed"]
     with pytest.raises(AssertionError, match=f"{name} .softmax.: "):
         check_method(fault, only=[name])
+
+
+@pytest.mark.parametrize(
+    ("draw", "whose"),
+    [(lambda: torch.rand(1), "torch's"), (lambda: np.random.rand(), "numpy's"), (lambda: random.random(), "Python's")],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_draw_from_any_global_generator_is_named(draw, whose):
+    def careless(v):
+        draw()
+        return v
+
+    [verdict] = examine(careless, only=["inputs"])
+    assert verdict.status == "failed" and verdict.reason.startswith(f"it moves {whose} global generator on")
 
 
 def test_what_is_right_passes_and_what_is_not_claimed_is_skipped():

@@ -73,6 +73,16 @@ def test_the_residual_is_the_least_of_three_and_zero_for_equal_rows():
         assert (composite_norm(x - middle[:, None]) > 0.85 * actual).all()
 
 
+@pytest.mark.parametrize(
+    ("column", "middle"),
+    [([0, 0, 10, 10, 10], 5), ([0, 0, 0, 0, 10], 0), ([0, 0, 4, 10, 16], 6)],
+    ids=["midrange", "median", "mean"],
+)
+def test_each_of_the_three_middles_is_taken_where_it_is_the_best(column, middle):
+    x = torch.tensor(column, dtype=torch.float64)[:, None]
+    assert torch.equal(residual(x), x - middle)
+
+
 def test_the_constant_of_the_assumption():
     assert math.exp(LARGEST_RANGE) <= 1 + 2 * LARGEST_RANGE
     assert math.exp(LARGEST_RANGE + 1e-3) > 1 + 2 * (LARGEST_RANGE + 1e-3)

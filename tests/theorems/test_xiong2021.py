@@ -56,6 +56,16 @@ def test_the_gap_and_all_that_follows_from_it(least):
     assert residuals[steps] <= 1e-6 < residuals[steps - 1]
 
 
+def test_the_gap_of_a_core_without_full_rank_is_that_of_its_smallest_value_and_has_no_unit():
+    values = torch.zeros(12, dtype=torch.float64)
+    values[:3] = torch.tensor([1.0, 0.5, 0.25])
+    core = with_spectrum(values)[None]
+    gap = float(xiong2021_gap(core))
+    assert gap == pytest.approx(0.25**2 / float(core.abs().sum(-2).max() * core.abs().sum(-1).max()), rel=1e-9)
+    for unit in (1e6, 1e-6):
+        assert float(xiong2021_gap(unit * core)) == pytest.approx(gap, rel=1e-9)
+
+
 def test_steps_of_a_gap_that_one_minus_it_rounds_away():
     gap = torch.tensor([1e-18, 1e-9, 0.5, 0.0], dtype=torch.float64)
     few, many = xiong2021_steps(gap)[1], xiong2021_steps(gap)[0]

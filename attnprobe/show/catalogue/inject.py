@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from ...frame import Rows
+from ...frame.correlation import LEAST, rank_correlation
 from ...frame.metric import METRICS
-from ...frame.ranks import LEAST_RANKED, rank_correlation
 from ...frame.rows import YARDSTICKS
 from ...operators.linalg.exceedance import clopper_pearson
 from ..figure import Figure, Guide
@@ -164,13 +164,19 @@ def _ranked(name: str, within: Sequence[str] = ()) -> Callable[[Rows], float | N
         if name not in points:
             return None
         if not within:
-            return rank_correlation(points[name].tolist(), points[damage].tolist())
+            return _rho(points, name, damage)
         groups = [group for _, group in points.groupby([*within], dropna=False)]
-        every = [rank_correlation(group[name].tolist(), group[damage].tolist(), FEWEST) for group in groups]
+        every = [_rho(group, name, damage, FEWEST) for group in groups]
         known = [rho for rho in every if rho is not None]
         return sum(known) / len(known) if known else None
 
     return found
+
+
+def _rho(points: Rows, x: str, y: str, least: int = LEAST) -> float | None:
+    """Spearman's ρ of two columns."""
+    found = rank_correlation(points[x], points[y], least=least)
+    return found and found[0]
 
 
 def _places(rows: Rows) -> Any:
@@ -208,7 +214,7 @@ def _rounding_ranked(added: str) -> Callable[[Rows], float | None]:
         if added not in points:
             return None
         points = points.dropna(subset=[added, LOCAL_ROUNDING])
-        return rank_correlation(points[LOCAL_ROUNDING].tolist(), points[added].tolist())
+        return _rho(points, LOCAL_ROUNDING, added)
 
     return found
 
@@ -225,7 +231,7 @@ def _over_local(rows: Rows) -> Any:
 def _damages(rows: Rows) -> list[str]:
     symbol = METRICS[_damage(rows)].title
     alone = "of a layer or KV head that is replaced alone"
-    return [f"ρ is Spearman's correlation with the {symbol} {alone}, over at least {LEAST_RANKED}"]
+    return [f"ρ is Spearman's correlation with the {symbol} {alone}, over at least {LEAST}"]
 
 
 def _beside(rows: Rows) -> Rows:

@@ -24,7 +24,7 @@ from attnprobe.frame.records.read import read_records
 from attnprobe.inject import attention_by
 from attnprobe.machine.timings import Timings
 from attnprobe.measure.inject import InjectRequest, _budgets, measure_drift
-from attnprobe.measure.inject.allocation import head_errors, lava_budgets, planned_budgets
+from attnprobe.measure.inject.allocation import head_errors, lava_budgets, planned_budgets, tried_budgets
 from attnprobe.measure.inject.cache import CacheLayer
 from attnprobe.measure.inject.drift import ExactOutput, Outputs, local_metrics, model_drift, step_rows
 from attnprobe.measure.inject.files import files_of
@@ -37,6 +37,13 @@ from attnprobe.show.page import open_run, views
 
 N, PREFIX, GREEDY, LAYERS = 40, 15, 6, 3
 SAME = 5e-6  # relative, in float32, over a few layers
+
+
+def test_budgets_are_tried_at_equal_ratios_up_to_half_of_the_prompt_and_at_all_of_it():
+    *tried, whole = tried_budgets(8192, 1024)
+    assert whole == 8192 and tried[-1] == 4096 and tried[0] == 128 and len(tried) == 13
+    ratios = [b / a for a, b in zip(tried, tried[1:], strict=False)]
+    assert max(ratios) - min(ratios) < 0.02  # of 32^(1/12) = 1.33, by rounding to whole keys
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, 
 
 from attnprobe import approximate, capture, exact, injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.frame.correlation import LEAST
 from attnprobe.frame.metric import TAILS
-from attnprobe.frame.ranks import LEAST_RANKED
 from attnprobe.frame.read import frame_of
 from attnprobe.frame.records.budgets import read_budgets
 from attnprobe.frame.records.read import read_records
@@ -821,7 +821,7 @@ def planted(layer, drift, local_error, method="a", d=8, **more):
 
 def test_layers_that_tolerate_a_method_best_and_worst_and_the_correlation():
     a = [(0, 0.4, 0.1), (1, 0.2, 0.2), (2, 0.9, 0.3), (3, 0.8, 0.25), (4, 0.5, 0.28), (5, 0.6, 0.4)]
-    b = [(layer, 0.1 + layer, 0.1 + layer) for layer in range(LEAST_RANKED)]
+    b = [(layer, 0.1 + layer, 0.1 + layer) for layer in range(LEAST)]
     [few] = lines_of([planted(*one) for one in a[1:]], "layers")
     assert few["rho"] is None
     cells = [planted(None, 1.5, 0.2), *(planted(*one) for one in a), *(planted(*one, method="b") for one in b)]
