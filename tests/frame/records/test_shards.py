@@ -94,16 +94,6 @@ def without_seconds(value):
     return [without_seconds(one) for one in value] if isinstance(value, list) else value
 
 
-def test_the_run_without_shards_gathers_them(run, file):
-    args = ["error", "--qkv", file, *PLACES, "--no-matrix"]
-    for index in ("1/2", "2/2"):
-        assert run(*args, "--out", "r", "--shard", index)[0] == 0
-    code, out, err = run(*args, "--out", "r", "--plot", "errors", "--fail-above", "output_spectral=1e9")
-    assert code == 0 and "gates passed" in err
-    assert Path("r/tables/error.csv").is_file() and list(Path("r/figures").iterdir())
-    assert Path("r/rows.jsonl").read_bytes() == b""  # nothing was measured again
-
-
 @pytest.mark.slow
 def test_shards_of_two_processes_at_once_do_not_harm_each_other(file, tmp_path):
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, *PLACES, "--out", tmp_path / "r"]
@@ -187,7 +177,7 @@ def test_what_only_a_whole_run_gives_is_refused_of_a_shard(run, file):
         assert code == 2 and "exclude each other" in err and not Path("r").exists()
 
 
-def test_a_sweeps_gates_and_figures_wait_for_the_whole_run(run, file):
+def test_a_sweeps_gates_and_figures_wait_for_the_whole_run_which_gathers_its_shards(run, file):
     Path("c.yaml").write_text(
         f"qkv: {file}\nd: 4\nlayer: 0,2\nplot: errors\ngates:\n  - {{metric: output_spectral, max: 0}}\n"
     )
@@ -197,7 +187,8 @@ def test_a_sweeps_gates_and_figures_wait_for_the_whole_run(run, file):
     code, _, err = run("sweep", "c.yaml")  # the same folder, whatever the shard
     assert code == 1 and "gate failed" in err
     [folder] = Path("outputs").iterdir()
-    assert list((folder / "figures").iterdir())
+    assert (folder / "tables/error.csv").is_file() and list((folder / "figures").iterdir())
+    assert (folder / "rows.jsonl").read_bytes() == b""  # nothing was measured again
 
 
 def test_a_dry_run_tells_a_shards_part(run, file):
