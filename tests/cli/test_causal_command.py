@@ -8,6 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
+from thinned import others_slow
 
 from attnprobe import QKV, approximate, exact, load_qkv, output_errors, row_metrics
 from attnprobe.measure.bench.calls import Work, load_call, save_inputs
@@ -34,14 +35,14 @@ def loaded(decoder, **options):
 
 
 def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp_path):
-    options = "--n 100 --d 16 --method window,performer,linformer,svd --format json --out r"
+    options = "--n 40 --d 16 --method window,performer,linformer,svd --format json --out r"
     code, out, _ = run("error", *decoder, options)
     answer = json.loads(out)
     rows = {row["method"]: row for row in answer["rows"] if row["table"] == "error"}
     assert code == 0 and answer["source"]["causal"] is True
     expected = ("skipped", "attention is causal, and linformer has no causal form")
     assert (rows["linformer"]["status"], rows["linformer"]["reason"]) == expected
-    qkv = loaded(decoder, n=100)
+    qkv = loaded(decoder, n=40)
     assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
     for name in ("window", "performer", "svd", "vmean"):
         approx = approximate(name, qkv, None if name == "vmean" else 16)
@@ -49,13 +50,13 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
         for metric in ("output_spectral_relative", "output_frobenius_relative"):
             assert actual[f"{metric}.mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
         dense = approx.operator.dense() - torch.softmax(
-            (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf")), -1
+            (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(40, 40).triu(1).bool(), float("-inf")), -1
         )
         norm = float(dense.norm(dim=(1, 2)).mean())
         assert actual["matrix_frobenius.mean"] == pytest.approx(norm, rel=1e-4)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert manifest["source"]["causal"] is True and "attention: causal" in manifest["described"][0]
-    code, out, _ = run("report", "r")
+    code, out, _ = run("report", "r", "--plot", "none")
     assert code == 0 and "4 heads, causal" in " ".join(out.split()) and "has no causal form" in out
 
 
@@ -87,7 +88,9 @@ def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
 OBSERVERS = ("snapkv:observe=8,every=8", "h2o", "h2o:streaming=false", "tova", "expected:observe=8", "window")
 
 
-@pytest.mark.parametrize("of", ["model", "cache", "whole file", "file of rows"])
+@pytest.mark.parametrize(
+    "of", others_slow(["model", "cache", "whole file", "file of rows"], lambda of: of[0] in ("model", "file of rows"))
+)
 def test_queries_name_the_rows_that_are_measured(run, decoder, of):
     """Methods that choose keys by earlier queries observe all of them: the rows are those of a run of all queries."""
     source, rows = decoder, ("--queries", "last:20")

@@ -43,12 +43,13 @@ def ran(folder, command, unbuffered=""):
 ERROR = "error --qkv q.safetensors --method svd --d 2"
 
 
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.slow  # the same in this process is below
 @pytest.mark.parametrize(
     ("limit", "expected", "unbuffered"),
-    [
-        pytest.param("1e-9", 1, "", id="gate fails"),
-        pytest.param("1e9", 0, "1", id="gate holds", marks=pytest.mark.slow),
-    ],
+    [pytest.param("1e-9", 1, "", id="gate fails"), pytest.param("1e9", 0, "1", id="gate holds")],
 )
 def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, expected, unbuffered):
     gate = f"--fail-above output_spectral={limit} --junit j{expected}.xml"
@@ -60,25 +61,61 @@ def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, expected, u
     assert ET.parse(folder / f"j{expected}.xml").getroot().get("failures") == str(expected)
 
 
+UNWRITTEN = "attnprobe: stdout: the output could not be written: No space left on device"
+
+
 @FULL
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("limit", "expected"),
-    [pytest.param("1e-9", 1, id="gate fails", marks=pytest.mark.slow), pytest.param("1e9", 4, id="gate holds")],
+    ("limit", "expected"), [pytest.param("1e-9", 1, id="gate fails"), pytest.param("1e9", 4, id="gate holds")]
 )
 def test_a_full_disk_beneath_stdout_is_one_line(folder, limit, expected):
     gate = f"--fail-above output_spectral={limit}"
     out, err = ran(folder, f"attnprobe {ERROR} {gate} --out f{expected} > /dev/full; echo $?")
     assert out.split() == [str(expected)]
-    assert err.splitlines()[-1] == "attnprobe: stdout: the output could not be written: No space left on device"
+    assert err.splitlines()[-1] == UNWRITTEN
     assert (folder / f"f{expected}/tables/error.md").exists()
 
 
+@pytest.mark.parametrize(
+    ("onto", "limit", "expected"),
+    [
+        pytest.param(None, "1e-9", 1, id="nobody reads, gate fails"),
+        pytest.param("/dev/full", "1e9", 4, id="full, gate holds", marks=FULL),
+    ],
+)
+def test_an_answer_that_cannot_be_written_costs_no_file(onto, limit, expected, folder, capsys, monkeypatch):
+    """On a stream of this process; how a process ends with help as its answer is below."""
+    monkeypatch.chdir(folder)
+    read, write = os.pipe()
+    os.close(read)
+    junit, out = f"now{expected}.xml", f"now{expected}"
+    with open(onto or write, "w") as stream, pytest.raises(SystemExit) as stop:
+        monkeypatch.setattr(sys, "stdout", stream)
+        gate = ["--fail-above", f"output_spectral={limit}", "--junit", junit]
+        main([*ERROR.split(), "--plot", "errors", *gate, "--out", out])
+    if onto:
+        os.close(write)
+    err = capsys.readouterr().err
+    assert stop.value.code == expected and "Traceback" not in err and (UNWRITTEN in err.splitlines()) == bool(onto)
+    assert {"rows.jsonl", "tables", "figures"} <= set(os.listdir(folder / out))
+    assert (folder / out / "tables/error.md").exists()
+    assert ET.parse(folder / junit).getroot().get("failures") == ("0" if onto else "1")
+
+
 @FULL
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("args", ["error --help", ""])
+@pytest.mark.parametrize(
+    ("args", "unbuffered"),
+    [
+        ("error --help", ""),
+        ("", "1"),
+        pytest.param("error --help", "1", marks=SLOW),
+        pytest.param("", "", marks=SLOW),
+    ],
+)
 def test_what_click_prints_meets_the_same_end(folder, args, unbuffered):
     out, err = ran(folder, f"attnprobe {args} > /dev/full; echo $?", unbuffered)
-    assert out.split() == ["4" if args else "2"] and len(err.splitlines()) == 1
+    assert out.split() == ["4" if args else "2"] and err.splitlines() == [UNWRITTEN]
     out, err = ran(folder, f"(sleep 0.3; attnprobe {args}; echo $? >&2) | true", unbuffered)
     assert err.split() == ["0" if args else "2"]
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ import attnprobe
 from attnprobe.cli import output, report
 from attnprobe.measure import experiment
 from attnprobe.methods import METHODS
+from attnprobe.show.formats import FORMATS
 from attnprobe.show.page import open_run, views
 from attnprobe.show.shown import Drawn
 
@@ -40,6 +42,24 @@ def qkv(tmp_path):
     return qkv_file(tmp_path / "qkv.safetensors")
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The folder of a small run, which is measured once for all tests."""
+    place = tmp_path_factory.mktemp("measured")
+    qkv_file(place / "qkv.safetensors")
+    with chdir(place):
+        said = golden.said(["error", "--qkv", "qkv.safetensors", "--d", "4", "--out", "r"])
+    assert said.endswith("--- exit 0\n"), said
+    return place / "r"
+
+
+@pytest.fixture
+def r(measured, tmp_path):
+    """A copy of it, ``r`` in the folder of the test."""
+    return shutil.copytree(measured, tmp_path / "r")
+
+
+SLOW = pytest.mark.slow
 SMALL = {
     "error": ("error", "--method skyformer,performer --d 2,4"),
     "spectrum": ("spectrum", "--of softmax,skyformer --d 4"),
@@ -72,7 +92,7 @@ def one_line(err):
 
 
 @pytest.mark.parametrize("plot", ["none", pytest.param("all", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("command", others_slow(golden.COMMANDS, lambda name: name[0] in ("error-rows", "inject")))
+@pytest.mark.parametrize("command", others_slow(golden.COMMANDS, lambda name: name[0] in ("error-rows", "stability")))
 def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, command, plot):
     """An interrupted run that goes on appends what is missing at the end. A line that was cut off is named."""
     shutil.copytree(golden.RUNS / command, "r")
@@ -90,9 +110,8 @@ def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, tmp_path, 
 
 
 @pytest.mark.parametrize("damage", [pytest.param("cut", marks=pytest.mark.slow), "flipped"])
-def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_path, damage):
-    args = ("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
-    run(*args)
+def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, r, tmp_path, damage):
+    args = ("error", "--qkv", "qkv.safetensors", "--d", "4", "--out", "r")
     path = tmp_path / "r/rows.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if b'"kind":"cell"' in line)
@@ -106,19 +125,17 @@ def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_
     assert code == 0 and "rows.jsonl" not in err
 
 
-def test_records_of_other_settings_are_left_out_as_the_command_did(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-    run("error", "--qkv", qkv, "--d", "8", "--head", "0", "--plot", "--out", "r")
+def test_records_of_other_settings_are_left_out_as_the_command_did(run, qkv, r, tmp_path):
+    run("error", "--qkv", qkv, "--d", "8", "--head", "0", "--plot", "errors", "--out", "r")
     before = left(tmp_path / "r")
     forget(tmp_path / "r")
-    code, _, err = run("report", "r")
+    code, _, err = run("report", "r", "--plot", "errors")
     after = left(tmp_path / "r")
     assert code == 0 and "has 3 cells of other settings" in err
     assert {name: after[name] for name in before} == before
 
 
-def test_without_a_manifest_the_records_suffice(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+def test_without_a_manifest_the_records_suffice(run, r, tmp_path):
     rows = json.loads((tmp_path / "r/tables/error.json").read_text())
     forget(tmp_path / "r")
     (tmp_path / "r/manifest.json").unlink()
@@ -128,20 +145,20 @@ def test_without_a_manifest_the_records_suffice(run, qkv, tmp_path):
     assert not (tmp_path / "r/figures").exists()
 
 
-def test_another_format_only_prints(run, qkv, tmp_path):
+def test_another_format_only_prints(run, r, tmp_path):
     """A figure of the reader's style stays as it is."""
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-    run("report", "r", "--plot", "errors", "--style", "paper")
+    (tmp_path / "r/figures").mkdir()
+    (tmp_path / "r/figures/errors.svg").write_text("of the reader's style")
     before = left(tmp_path / "r")
     code, out, err = run("report", "r", "--format", "latex")
     assert code == 0 and r"\begin{table}" in out and "page" not in err
     assert left(tmp_path / "r") == before
+    (tmp_path / "r/rows.jsonl").write_text(a_record(status="skipped", lines=0) + "\n")  # which draws nothing
     assert "page: r2/report.html" in run("report", "r", "--format", "latex", "--out", "r2")[2]
 
 
-def test_written_tables_have_the_chosen_columns(run, qkv, tmp_path):
+def test_written_tables_have_the_chosen_columns(run, qkv, r, tmp_path):
     """The printed LaTeX table had them, the one in the folder did not."""
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
     before = left(tmp_path / "r")
     columns = ("--columns", "output_spectral_relative.median", "--plot", "none")
     _, _, err = run("report", "r", *columns)
@@ -152,7 +169,7 @@ def test_written_tables_have_the_chosen_columns(run, qkv, tmp_path):
     assert after["tables/error.tex"].decode() == run("report", "r", *columns, "--format", "latex")[1]
     assert run("report", "r", "--plot", "none", "--format", "csv", "--columns", "n")[0] == 0
     assert left(tmp_path / "r") == before
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r", "--columns", "output_spectral_relative.median")
+    run("error", "--qkv", "qkv.safetensors", "--d", "4", "--out", "r", "--columns", "output_spectral_relative.median")
     assert left(tmp_path / "r") == after
 
 
@@ -184,40 +201,41 @@ def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path, monkeypatch):
     assert run("report", "r")[0] == 0
 
 
-def test_a_report_elsewhere_leaves_the_run_alone(run, qkv, tmp_path):
-    run("error", f"--qkv {qkv} --d 4 --plot --out r")
+def test_a_report_elsewhere_leaves_the_run_alone(run, r, tmp_path):
     before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()}
-    assert run("report", "r", "--out", "elsewhere")[0] == 0
+    assert run("report", "r", "--plot", "errors", "--out", "elsewhere")[0] == 0
     assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()} == before
-    assert left(tmp_path / "elsewhere").keys() >= left(tmp_path / "r").keys()
+    assert left(tmp_path / "elsewhere").keys() >= {*left(tmp_path / "r"), "figures/errors.svg"}
 
 
 LIGHT = """
 import sys
 from attnprobe.cli import main
-try:
-    main(["report", sys.argv[1]])
-except SystemExit as stop:
-    assert not stop.code
-sys.exit(any(name in sys.modules for name in ("torch", "transformers", "datasets")))
+compared = [["compare", *2 * sys.argv[1:2], "--format", format] for format in sys.argv[2:]]
+for command in (*compared, ["report", sys.argv[1], "--plot", "errors"]):
+    try:
+        main(command)
+    except SystemExit as stop:
+        assert not stop.code
+    heavy = {"torch", "transformers", "datasets", *(["matplotlib"] if command[0] == "compare" else [])}
+    if found := heavy & set(sys.modules):
+        sys.exit(f"{command[0]} imported {found}")
 """
 
 
-def test_a_report_never_imports_torch(run, qkv):
-    run("error", f"--qkv {qkv} --d 4 --out r")
+def test_reports_and_comparisons_never_import_torch(r):
     env = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", LIGHT, "r"], env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", LIGHT, r, *FORMATS], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_cell_that_failed_is_told_and_the_report_is_fine(run, qkv, tmp_path):
     assert run("error", f"--qkv {qkv} --method skyformer:inverse=cholesky,gamma=0,sampler=iid --d 90 --out r")[0] == 4
-    code, out, _ = run("report", "r")
+    code, out, _ = run("report", "r", "--plot", "none")
     assert code == 0 and "✗" in out and "not finite" in out
 
 
-def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
+def test_a_papers_values_stand_in_a_table_and_a_figure(run, r, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "r/rows.jsonl").read_text().splitlines()]
     for line in lines:
         if line["kind"] == "cell":
@@ -233,10 +251,9 @@ def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
     assert run("report", "r", "--reference", "nowhere.csv")[0] == 2
 
 
-def test_python_has_the_same_views(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-    (view,) = views(open_run("r"))
-    assert view.command == "error" and view.text("md") + "\n" == (tmp_path / "r/tables/error.md").read_text()
+def test_python_has_the_same_views(measured):
+    (view,) = views(open_run(measured))
+    assert view.command == "error" and view.text("md") + "\n" == (measured / "tables/error.md").read_text()
 
 
 # --- several sources in one run
@@ -270,10 +287,10 @@ def together(run, tiny_bert, text_file, tmp_path):
     return made
 
 
-@pytest.mark.parametrize("command", others_slow(SMALL, lambda name: name[0] in ("error", "spectrum")))
-def test_records_of_several_sources_are_never_averaged_together(run, together, command):
+@pytest.mark.parametrize("command", others_slow(SMALL, lambda name: name[0] == "error"))
+def test_tables_and_figures_tell_the_sources_apart_and_average_none_together(run, together, command):
     alone, folder = together(command)
-    code, out, err = run("report", folder, "--format", "json", "--plot", "none")
+    code, out, err = run("report", folder, "--format", "json", "--plot", "errors" if command == "error" else "all")
     assert code == 0, err
     result = json.loads(out)
     assert set(result["source"]) == set(alone)
@@ -284,23 +301,17 @@ def test_records_of_several_sources_are_never_averaged_together(run, together, c
                 assert not row.get("source")
                 expected.append({**row, "source": label})
         assert listed(result.get(name, [])) == listed(expected)
+    assert {path.name for path in (folder / "figures").iterdir()}
+    (view,) = views(open_run(folder))
+    for format_ in ("table", "md", "latex"):
+        text = view.text(format_)
+        for label in alone:
+            assert re.search(rf"weights {label} " if experiment(command).catalogue is None else label, text), text
 
 
 def listed(rows):
     """Rows as texts: those of several tables stand table by table."""
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
-
-
-@pytest.mark.parametrize("command", others_slow(SMALL, lambda name: name[0] == "error"))
-def test_tables_and_figures_tell_the_sources_apart(run, together, command):
-    alone, folder = together(command)
-    for format_ in ("table", "md", "latex"):
-        _, out, _ = run("report", folder, "--format", format_, "--plot", "none")
-        for label in alone:
-            assert re.search(rf"weights {label} " if experiment(command).catalogue is None else label, out), out
-    run("report", folder)
-    figures = {path.name for path in (folder / "figures").iterdir()}
-    assert figures
 
 
 @pytest.mark.slow
@@ -373,8 +384,7 @@ BAD = {
 }
 
 
-def test_a_file_in_place_of_the_folder_is_refused(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+def test_a_file_in_place_of_the_folder_is_refused(run, r, tmp_path):
     (tmp_path / "f").write_text("")
     code, out, err = run("report", "r", "--out", "f")
     assert (code, out, err) == (2, "", "attnprobe: --out f is not a directory\n")
@@ -459,20 +469,21 @@ def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
     assert "this run is interrupted, not finished" in err and "1 cells of commands that this version" in err
 
 
-def test_a_page_of_other_runs_leaves_the_folders_of_the_earlier_ones(run, qkv, tmp_path):
-    assert run("error", "--qkv", qkv, "--d", "4,8", "--out", "a")[0] == 0
-    shutil.copytree("a", "b")
-    assert run("report", "a", "b", "--plot", "cost", "--out", "pages")[0] == 0
+def test_a_page_of_other_runs_leaves_the_folders_of_the_earlier_ones(run, measured, tmp_path):
+    for name in "ab":
+        shutil.copytree(measured, tmp_path / name)
+    assert run("report", "a", "b", "--plot", "none", "--out", "pages")[0] == 0
     (tmp_path / "pages/a/tables/mine.md").write_text("of the user")
+    (tmp_path / "pages/a/figures").mkdir()
+    (tmp_path / "pages/a/figures/cost.svg").write_text("of an earlier report")
     before = snapshot(tmp_path / "pages/a")
     assert run("report", "b", "--plot", "cost", "--out", "pages")[0] == 0
     assert snapshot(tmp_path / "pages/a") == before
 
 
-def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", "r")
+def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, r, tmp_path):
     before = left(tmp_path / "r")
-    run("report", "r")
+    run("report", "r", "--plot", "errors,cost")
     after = left(tmp_path / "r")
     assert {name: after[name] for name in before} == before
     drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "r/figures").glob("*.svg")}
@@ -485,18 +496,14 @@ def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv
     assert all(path.with_suffix(".png").name in page for path in drawn)
 
 
-def test_a_figure_that_was_there_before_is_not_on_the_page(run, qkv, tmp_path):
-    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-    run("report", "r", "--plot", "errors")
+def test_a_figure_that_was_there_before_is_not_on_the_page(run, r, tmp_path):
     hostile = '<svg><base href="//evil"/><meta http-equiv="refresh"/><form action="//evil"><input/></form></svg>'
     stems = ("figures/errors.svg", "figures/errors-x.svg")
     for plot in ("none", "errors"):
+        forget(r)
+        (r / "figures").mkdir()
         for name in stems:
-            (tmp_path / "r" / name).write_text(hostile)
-        shutil.rmtree(tmp_path / "r/tables")
-        for path in (tmp_path / "r/figures").iterdir():
-            path.unlink() if path.suffix != ".svg" else None
-        (tmp_path / "r/report.html").unlink()
+            (r / name).write_text(hostile)
         assert run("report", "r", "--plot", plot)[0] == 0
         page = (tmp_path / "r/report.html").read_text()
         assert not any(word in page for word in ("evil", "<base", "<form", "refresh"))
@@ -504,12 +511,11 @@ def test_a_figure_that_was_there_before_is_not_on_the_page(run, qkv, tmp_path):
         assert stems[1] not in page and (stems[0] in page) == (plot == "errors")  # no link either
 
 
-@pytest.mark.parametrize("value", [[1.5], 5, {"a": 1}, "x", [], [None]])
-def test_a_manifest_with_options_of_anything_is_shown(value, run, tmp_path):
-    shutil.copytree(golden.RUNS / "error", "r")
-    manifest = json.loads(Path("r/manifest.json").read_text())
+@pytest.mark.parametrize("value", [[1.5], {"a": 1}, [None], *(pytest.param(one, marks=SLOW) for one in (5, "x", []))])
+def test_a_manifest_with_options_of_anything_is_shown(value, run, r):
+    manifest = json.loads((r / "manifest.json").read_text())
     manifest["config"] = {name: {"value": value} for name in manifest["config"]}
-    Path("r/manifest.json").write_text(json.dumps(manifest))
+    (r / "manifest.json").write_text(json.dumps(manifest))
     code, _, err = run("report", "r", "--plot", "none")
     assert code == 0, err
 

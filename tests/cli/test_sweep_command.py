@@ -34,6 +34,7 @@ method: [nystromformer, performer]
 n: [64, 96]
 d: [8, 16]
 """
+FEW = ("--n", "64", "--d", "8")  # of its cells, where a test needs no more
 
 
 @pytest.fixture
@@ -53,14 +54,14 @@ def with_function(monkeypatch, name, function):
 
 
 def test_the_same_sweep_finds_its_folder_and_measures_nothing_again(run, config):
-    code, out, err = run("sweep", config)
+    code, out, err = run("sweep", config, "--n", "64")
     assert code == 0 and "nystromformer" in out, err
     [folder] = Path("outputs").iterdir()
     assert folder.name.startswith("c-")
     before = (folder / "rows.jsonl").read_bytes()
-    assert run("sweep", config)[0] == 0 and [folder] == list(Path("outputs").iterdir())
+    assert run("sweep", config, "--n", "64")[0] == 0 and [folder] == list(Path("outputs").iterdir())
     assert (folder / "rows.jsonl").read_bytes() == before
-    assert run("sweep", config, "--d", "8")[0] == 0 and len(list(Path("outputs").iterdir())) == 2
+    assert run("sweep", config, *FEW)[0] == 0 and len(list(Path("outputs").iterdir())) == 2
 
 
 def test_command_line_beats_environment_beats_file_beats_default(run, config, monkeypatch):
@@ -178,11 +179,11 @@ def test_an_interruption_keeps_what_is_done_and_says_once_how_to_go_on(run, conf
 
     with monkeypatch.context() as patch:
         with_function(patch, "performer", interrupted)
-        code, _, err = run("sweep", config, "--out", "r")
+        code, _, err = run("sweep", config, *FEW, "--out", "r")
     lines = [line for line in err.splitlines() if "interrupted" in line]
     assert code == 130 and len(lines) == 1 and "--out r to resume" in lines[0], err
     assert json.loads(Path("r/manifest.json").read_text())["status"] == "interrupted" and read_records("r")
-    assert run("sweep", config, "--out", "r")[0] == 0 == run("sweep", config, "--out", "whole")[0]
+    assert run("sweep", config, *FEW, "--out", "r")[0] == 0 == run("sweep", config, *FEW, "--out", "whole")[0]
     assert records_of("r") == records_of("whole")
 
 
@@ -206,11 +207,11 @@ def test_a_resumed_run_says_what_differs_and_what_is_used_again(run, qkv):
 def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
     with monkeypatch.context() as patch:
         with_function(patch, "performer", lambda *args, **options: 1 / 0)
-        assert run("sweep", config, "--out", "r")[0] == 4
-    assert run("sweep", config, "--out", "r")[0] == 4  # it is there already
-    assert run("sweep", config, "--out", "r", "--retry-failed")[0] == 0
+        assert run("sweep", config, *FEW, "--out", "r")[0] == 4
+    assert run("sweep", config, *FEW, "--out", "r")[0] == 4  # it is there already
+    assert run("sweep", config, *FEW, "--out", "r", "--retry-failed")[0] == 0
     assert {one["status"] for one in read_records("r")} == {"ok"}
-    assert run("sweep", config, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
+    assert run("sweep", config, *FEW, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
 
 
 def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run, config, monkeypatch):
@@ -233,9 +234,9 @@ def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run
 
 
 def test_force_measures_everything_again(run, config):
-    assert run("sweep", config, "--out", "r")[0] == 0
+    assert run("sweep", config, *FEW, "--out", "r")[0] == 0
     count, cells = len(Path("r/rows.jsonl").read_text().splitlines()), len(read_records("r"))
-    assert run("sweep", config, "--out", "r", "--force")[0] == 0
+    assert run("sweep", config, *FEW, "--out", "r", "--force")[0] == 0
     assert len(Path("r/rows.jsonl").read_text().splitlines()) == 2 * count and len(read_records("r")) == cells
 
 
@@ -248,9 +249,9 @@ def test_a_folder_that_vanishes_is_made_anew_with_all_of_the_run(run, config, mo
 
     with monkeypatch.context() as patch:
         with_function(patch, "performer", removing)
-        code, out, err = run("sweep", config, "--out", "r")
+        code, out, err = run("sweep", config, *FEW, "--out", "r")
     assert code == 0, err
-    assert run("sweep", config, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
+    assert run("sweep", config, *FEW, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
 
 
 def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatch):
@@ -264,7 +265,7 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
         append(self, lines)
 
     monkeypatch.setattr(RecordWriter, "_write", failing)
-    code, out, err = run("sweep", config, "--out", "r", "--format", "json")
+    code, out, err = run("sweep", config, *FEW, "--out", "r", "--format", "json")
     assert code == 4 and full, err
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert rows["performer"]["status"] == "failed" and "No space left" in rows["performer"]["reason"]
@@ -303,13 +304,13 @@ GATES = """gates:
 
 def test_gates_of_the_file_are_a_table_an_exit_code_and_junit_xml(run, config):
     config.write_text(CONFIG + GATES % "1000")
-    code, _, err = run("sweep", config, "--out", "r", "--junit", "g.xml")
+    code, _, err = run("sweep", config, "--n", "64", "--out", "r", "--junit", "g.xml")
     assert code == 0 and "gates passed" in err and "output_spectral_relative.median" in err, err
     suite = ElementTree.parse("g.xml").getroot()
     assert suite.get("failures") == "0" and int(suite.get("tests")) >= 8
     config.write_text(CONFIG + GATES % "0.00001")
-    code, _, err = run("sweep", config, "--out", "r", "--junit", "g.xml")
-    assert code == 1 and int(ElementTree.parse("g.xml").getroot().get("failures")) == 8, err
+    code, _, err = run("sweep", config, "--n", "64", "--out", "r", "--junit", "g.xml")
+    assert code == 1 and int(ElementTree.parse("g.xml").getroot().get("failures")) == 4, err
 
 
 @pytest.mark.parametrize(

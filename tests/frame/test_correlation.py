@@ -42,7 +42,7 @@ def test_groups_of_any_level_are_ranked_apart():
     assert rank_correlation(x + level, -x + level)[0] > 0.8
 
 
-@pytest.mark.parametrize("sizes", [(12,), (5, 9), (4, 4, 4, 4)])
+@pytest.mark.parametrize("sizes", [(12,), pytest.param((5, 9), marks=pytest.mark.slow), (4, 4, 4, 4)])
 def test_the_p_value_is_that_of_permutations_within_groups(sizes):
     """Of N permutations a share q estimates p within 4 sqrt(p (1 − p) / N); the normal approximation adds its own."""
     draws, count = np.random.default_rng(1), 1000

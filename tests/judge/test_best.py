@@ -11,25 +11,36 @@ from judged_cells import BETTER, METRIC, methods, of_layers, run
 from attnprobe.frame.rows import YARDSTICKS
 from attnprobe.judge.runs import compare_runs
 from attnprobe.methods import METHODS
+from attnprobe.show.page import open_run, views
 
 
-def test_error_tests_all_layers_together_as_compare_does(command, write):
+def view_of(folder):
+    [view] = views(open_run(folder))
+    return view
+
+
+def printed(view):
+    """What `report` prints, without the widths of its columns."""
+    return " ".join(view.text("table").split())
+
+
+def test_error_tests_all_layers_together_as_compare_does(write, tmp_path):
     """The page led with the number of tables in which a method was alone, of which none answers for the model."""
     x = [one for one in of_layers() if one["method"] == "x"]
     y = [{**one, "method": "y", "metrics": {METRIC: [value / 2 for value in one["metrics"][METRIC]]}} for one in x]
     cells = [one | {"requested": True, "family": "x"} for one in [*x, *y]]
     write("all", cells)
     (row,) = compared(cells, cells, pairs=["x=y"], all_layers=True).rows
-    data = json.loads(command("report", "all", "--plot", "none", "--format", "json")[1])
+    view = view_of(tmp_path / "all")
+    data = json.loads(view.text("json"))
     [together] = [duel for duel in data["best"] if duel["layer"] is None]
     assert together["verdict"] == row["verdict"] == "better" and together["name"] == "y"
     for ours, theirs in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p", "p")):
         assert together[ours] == pytest.approx(row[theirs], rel=1e-12)
-    out = command("report", "all", "--plot", "none")[1]
-    assert "Smallest mean error: y at d = 16 (better than x, p = " in " ".join(out.split())
+    assert "Smallest mean error: y at d = 16 (better than x, p = " in printed(view)
 
 
-def test_error_says_which_of_two_methods_is_better(command, write):
+def test_error_says_which_of_two_methods_is_better(write, tmp_path):
     heading = "Smallest mean error: blr:block=64 at d = 16 (better than "
     two = methods(draws_hash=None)
     skipped = [one | {"status": "skipped", "reason": "no form", "metrics": {}} for one in methods(d=32)[:2]]
@@ -40,12 +51,12 @@ def test_error_says_which_of_two_methods_is_better(command, write):
     bad = [one for one in two if not one["options"]] + marked
     for name, cells in {"two": two, "part": two + part, "more": two + others, "bad": bad, "none": part}.items():
         write(name, cells)
-        code, out, _ = command("report", name, "--plot", "none")
-        found = json.loads(command("report", name, "--plot", "none", "--format", "json")[1])["best"]
+        view = view_of(tmp_path / name)
+        out, found = printed(view), json.loads(view.text("json"))["best"]
         if name in ("bad", "none"):
-            assert code == 0 and heading not in out and not found
+            assert heading not in out and not found
             continue
-        assert " ".join(out.split()).count(heading) == len(found) == 1, name
+        assert out.count(heading) == len(found) == 1, name
         [duel] = found
         assert (duel["name"], duel["d"]) == ("blr:block=64", 16)
         assert duel["next"] == "blr"
@@ -62,7 +73,7 @@ def best_of(cells):
     return shown.duels, {line[0].value for line in grid.cells if line[at].bold}
 
 
-def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(command, write):
+def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(write, tmp_path):
     """compare said so without --pair alone, and error not at all."""
     origin = {"file": "mine.py", "sha256": "0" * 64}
     mine = {"method": "mine.py:fn", "method_file": origin, "draws_hash": None}
@@ -74,8 +85,7 @@ def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(c
         cells = known + [{**one, **facts} for one in run([0.2] * 8, **mine)]
         write("own", cells)
         result = compared(cells, cells, pairs=pair)
-        shown = command("report", "own", "--plot", "none")[1]
-        return (says in result.notes, " ".join(shown.split()).count(says), result.rows[0]["test"])
+        return (says in result.notes, printed(view_of(tmp_path / "own")).count(says), result.rows[0]["test"])
 
     assert judged() == judged(method_file={**origin, "share_heads": None}) == (True, 1, "heads")
     assert judged(method_file={**origin, "share_heads": False}) == (False, 0, "heads")
@@ -84,7 +94,7 @@ def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(c
     assert judged(**separate) == (False, 0, "heads")
     third = known + run([0.15] * 8, method="mss", draws_hash=None) + run([0.9] * 8, **mine)
     write("third", third)
-    assert says in " ".join(command("report", "third", "--plot", "none")[1].split()), "its p decides the bold cells"
+    assert says in printed(view_of(tmp_path / "third")), "its p decides the bold cells"
 
 
 def test_two_errors_of_rounding_are_not_compared():

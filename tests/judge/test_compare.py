@@ -4,8 +4,6 @@ import json
 import math
 import re
 import statistics
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,7 +20,6 @@ from attnprobe.frame.records.read import read_records
 from attnprobe.judge.runs import best_cells, directed, judged_by, refuse_metric, refuse_other_sources
 from attnprobe.measure import EXPERIMENTS, experiment
 from attnprobe.measure.error import EXPERIMENT
-from attnprobe.show.formats import FORMATS
 
 
 def redrawn(*values, **fields):
@@ -274,7 +271,7 @@ def test_too_few_pairs_for_the_rows_are_said():
     )
 
 
-@pytest.mark.parametrize(("heads", "rows"), [(6, 1), (7, 3), (8, 6), (10, 25)])
+@pytest.mark.parametrize(("heads", "rows"), [(6, 1), (7, 3), (8, 6), pytest.param(10, 25, marks=pytest.mark.slow)])
 def test_how_many_rows_the_heads_of_one_window_can_decide(heads, rows):
     """2^(h-1)/20, as the guide says."""
 
@@ -542,19 +539,12 @@ def test_every_metric_that_is_gated_or_compared_says_how():
 
 
 def test_rows_are_apart_by_everything_that_is_no_head_window_or_seed():
-    places = [
-        {"method": m, "options": o, "target": t, "n": n, "d": d, "layer": layer}
-        for m in ("skyformer", "mss")
-        for o in ({}, {"ridge": 0.1})
-        for t in ("softmax", "gaussian")
-        for n in (64, 128)
-        for d in (16, None)
-        for layer in (0, 5)
-    ]
+    changes = ({}, {"method": "mss"}, {"options": {"ridge": 0.1}}, {"target": "gaussian"}, {"d": None})
+    places = [{"n": n, "layer": layer, **change} for change in changes for n in (64, 128) for layer in (0, 5)]
     a = [cell([float(i)], **place) for i, place in enumerate(places, 1)]
     b = [cell([2.0 * i], **place) for i, place in enumerate(places, 1)]
     rows = compared(a, b[::-1]).rows
-    assert len(rows) == len(places) == 64 and all(row["ratio"] == 2 and row["cells"] == 1 for row in rows)
+    assert len(rows) == len(places) == 20 and all(row["ratio"] == 2 and row["cells"] == 1 for row in rows)
     assert [(row["layer"], row["n"]) for row in rows] == sorted((row["layer"], row["n"]) for row in rows)
 
 
@@ -654,9 +644,9 @@ def test_metrics_by_default_and_by_name():
     assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == expected
     one = [cell(metrics=metrics), cell(method="mss")]
     assert [row["method"] for row in compared(one, one, ["bad_rows"]).rows] == ["skyformer"]
-    for metric in set(EXPERIMENT.gated.names) - NEITHER:
-        run_ = [cell(metric=metric)]
-        assert only(run_, run_, metric)["verdict"] == "same"
+    named = sorted(set(EXPERIMENT.gated.names) - NEITHER)
+    every = [cell(metrics={metric: [1.0, 2.0] for metric in named})]
+    assert {row["metric"]: row["verdict"] for row in compared(every, every, named).rows} == dict.fromkeys(named, "same")
 
 
 def test_of_records_of_one_cell_the_best_counts():
@@ -887,9 +877,9 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
     q, k, v = torch.randn(3, 2, 96, 8, generator=torch.Generator().manual_seed(0))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "qkv.safetensors")
     base = ("error", "--qkv", "qkv.safetensors", "--method", "skyformer,nystromformer")
-    for name, args in {"a": ("--d", "8,16"), "again": ("--d", "8,16"), "b": ("--d", "16,24", "--seed", "1")}.items():
+    for name, args in {"a": ("--d", "8,16"), "b": ("--d", "16,24", "--seed", "1")}.items():
         assert command(*base, *args, "--out", name)[0] == 0
-    code, out, _ = command("compare", "a", "again", "--format", "json", "--tolerance", "0")
+    code, out, _ = command("compare", "a", "a", "--format", "json", "--tolerance", "0")
     rows = json.loads(out)["rows"]
     assert code == 0 and len(rows) == 2 * 5 and {row["verdict"] for row in rows} == {"same"}
     code, out, _ = command("compare", "a", "b", "--format", "json", "--tolerance", "100")
@@ -911,25 +901,6 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
 
     (sky,) = [row for row in rows if row["method"] == "skyformer"]
     assert sky["ratio"] == pytest.approx(mean("b") / mean("a"), rel=1e-12) != 1 and sky["paired"] == "windows"
-
-
-LIGHT = """
-import sys
-from attnprobe.cli import main
-for format in sys.argv[3:]:
-    try:
-        main(["compare", *sys.argv[1:3], "--format", format])
-    except SystemExit as stop:
-        assert not stop.code
-sys.exit(f"imported {found}" if (found := {"torch", "transformers", "matplotlib"} & set(sys.modules)) else 0)
-"""
-
-
-def test_comparing_never_imports_torch(write, tmp_path):
-    write("a", run([1.0], [2.0]))
-    args = [sys.executable, "-c", LIGHT, tmp_path / "a", tmp_path / "a", *FORMATS]
-    done = subprocess.run(args, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("read", [(8.0, 4.0), (None, 8.0)])

@@ -80,15 +80,13 @@ def whole_cells(folder):
     return found
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    ("kills", "seed", "jobs"), [(2, 0, 1), pytest.param(170, 1, 1, marks=SLOW), pytest.param(30, 2, 2, marks=SLOW)]
-)
+# The ordinary suite has rows that end at any byte, folders as a kill leaves them, runs that go on from some records,
+# and processes of a pool that are killed: test_frame_rows.py, test_outputs.py, test_run_matrix.py, test_backends.py.
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "seed", "jobs"), [(170, 1, 1), (30, 2, 2)])
 def test_a_sweep_that_is_killed_ends_as_one_that_was_not(kills, seed, jobs, tmp_path):
     print(f"{kills} kills of seed {seed}, jobs {jobs}")
-    (tmp_path / "sweep.yaml").write_text(SWEEP + ("plot: true\n" if kills > 2 else ""))
+    (tmp_path / "sweep.yaml").write_text(f"{SWEEP}plot: true\n")
     (tmp_path / "beside").write_text("mine")
     run = [sys.executable, "-c", KILLER, str(kills), str(seed), str(jobs)]
     done = subprocess.run(run, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)

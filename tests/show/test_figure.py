@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -84,11 +82,6 @@ def test_a_misspelt_figure_raises_when_it_is_made(facts, message):
 def test_a_guide_has_an_axis():
     with pytest.raises(ValueError, match="the axis 'z'"):
         Guide("z", "at six", 6.0)
-
-
-def test_declaring_figures_imports_nothing_heavy():
-    code = "import sys, attnprobe.show.catalogue.error; sys.exit(bool({'matplotlib', 'pandas'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 # --- what is drawn
@@ -254,10 +247,10 @@ def test_a_style_that_is_none_is_refused(tmp_path):
 
 
 def test_more_panels_than_a_slide_has_room_for_are_further_sheets():
-    rows = frame(*(two_methods(layer=layer) for layer in range(12)))
+    rows = frame(*(two_methods(layer=layer) for layer in range(7)))
     drawn = sheets(rows, ERRORS, "slide")
     assert len(drawn) > 1
-    assert titles(*drawn) == [f"layer {layer}" for layer in range(12)]
+    assert titles(*drawn) == [f"layer {layer}" for layer in range(7)]
 
 
 def test_an_axis_gets_one_panel_and_keeps_its_figure():
@@ -332,9 +325,13 @@ WORDS = {  # of columns that are no numbers
 
 
 def everything(figure):
-    """Rows that a figure shows: two methods, layers, lengths and budgets, and all columns that it names."""
+    """Rows that a figure shows: two methods and budgets, and all columns that it names.
+
+    Layers and lengths, which mostly have a panel each, are two where the figure names them.
+    """
     names = ("skyformer", "linformer")
-    places = product(names, (16, 32), (0, 1), (64, 128))
+    told = (figure.x, figure.y, *figure.lines[:1], *figure.points)
+    places = product(names, (16, 32), (0, 1) if "layer" in told else (0,), (64, 128) if "n" in told else (64,))
     rows = frame(*(heads(name, [0.3, 0.5, 0.4], d, layer=layer, n=n) for name, d, layer, n in places))
     rows = frame(rows, rows.assign(layer=pd.NA)).astype({"layer": "Int64"})
     rows = rows.assign(alone=rows["layer"].notna(), kv_head=pd.array([pd.NA] * len(rows), "Int64"))

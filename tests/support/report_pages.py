@@ -1,5 +1,6 @@
 """Folders of records, and the page that `attnprobe report` makes of them."""
 
+import functools
 import json
 
 import pytest
@@ -9,8 +10,16 @@ from error_rows import as_rows
 from attnprobe.cli import main
 from attnprobe.frame.records.file import strict_json
 from attnprobe.frame.rows import lines_of
+from attnprobe.show.page import open_run, views
 
 EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
+
+
+@functools.cache
+def shown(folder):
+    """The view of a run; its tables are filled once for all tests."""
+    [one] = views(open_run(folder))
+    return one
 
 
 def records(**changes):

@@ -138,7 +138,7 @@ def test_nothing_is_written_through_a_link(run):
 def measured(tmp_path_factory):
     """A finished run with figures."""
     place = tmp_path_factory.mktemp("measured")
-    assert command(place, "--plot") == 0
+    assert command(place, "--plot", "errors") == 0
     return place
 
 
@@ -170,7 +170,7 @@ def test_a_users_files_survive_a_run_that_goes_on_and_its_report(how, place):
     before = snapshot(place)
     if how == "report":
         assert command(place, "report", place / "run", "--plot", "none") == 0
-        assert command(place, "report", place / "run") == 0
+        assert command(place, "report", place / "run", "--plot", "errors") == 0
     else:
         assert command(place, "--layer", "2") == 0
     after = snapshot(place)

@@ -30,10 +30,13 @@ def test_the_page_describes_the_records_of_every_command():
     assert "| `key` | text | hash of everything that determines the cell's result |" in page
 
 
+@pytest.fixture(scope="module")
+def check():
+    return pytest.importorskip("jsonschema").Draft202012Validator(json.loads(records_schema()))
+
+
 @pytest.mark.parametrize("command", EXPERIMENTS)
-def test_the_records_of_a_command_are_what_the_schema_says(command):
-    jsonschema = pytest.importorskip("jsonschema")
-    check = jsonschema.Draft202012Validator(json.loads(records_schema()))
+def test_the_records_of_a_command_are_what_the_schema_says(command, check):
     seen = set()
     for line in (RUNS / OF_COMMAND.get(command, command) / "rows.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -45,7 +48,9 @@ def test_the_records_of_a_command_are_what_the_schema_says(command):
             assert not check.is_valid({**record, "key": 7})
             assert "head" not in record or not check.is_valid({**record, "head": "many"})
             continue
-        assert not check.is_valid({**record, "n": "many"}) and not check.is_valid({**record, "command": "dream"})
+        if record["status"] not in seen:
+            seen.add(record["status"])
+            assert not check.is_valid({**record, "n": "many"}) and not check.is_valid({**record, "command": "dream"})
         assert record.keys() <= fields_of(command), "a field that its type does not name is lost"
 
 

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 from golden import small_runs as golden
-from report_pages import a_folder, an_evil_folder, page_of, records
+from report_pages import a_folder, an_evil_folder, page_of, records, shown
 
 from attnprobe.cli import main
-from attnprobe.show.page import Report, html_page, open_run, views
+from attnprobe.show.page import Report, html_page, open_run
 from attnprobe.show.page.page import inline_svg
 
 VOID = {"meta", "br", "img", "hr", "input", "link"}
@@ -48,7 +48,7 @@ def page(tmp_path_factory):
     config = {"d": {"value": "16", "origin": "command line"}}
     manifest = {"status": "finished", "start": "2026-11-21T08:00:00", "arguments": ["error", "--d", "16"]}
     manifest |= {"config": config, "versions": {"torch": "2.13.0"}}
-    return page_of(a_folder(tmp_path_factory.mktemp("page") / "r", records(), manifest))
+    return page_of(a_folder(tmp_path_factory.mktemp("page") / "r", records(), manifest), "--plot", "errors,heads")
 
 
 def test_nothing_is_fetched(page):
@@ -79,7 +79,7 @@ def test_ids_are_unique_and_what_refers_to_them_exists(page):
 def test_words_of_a_run_never_become_elements(page, tmp_path):
     """A method's option, a label, a path, a reason, a manifest: each may say anything."""
     folder = an_evil_folder(tmp_path)
-    text = page_of(folder)
+    text = page_of(folder, "--plot", "errors")
     actual = Reader(text)
     assert [tag for tag, _ in actual.elements].count("script") == 1 == text.count("<script>")
     assert not any(tag == "img" or any(name.startswith("on") for name in attrs) for tag, attrs in actual.elements)
@@ -90,8 +90,8 @@ def test_words_of_a_run_never_become_elements(page, tmp_path):
 def test_cells_sort_by_their_number(page):
     keys = re.findall(r'<td class="r" data-k="([^"]+)">(?:<strong>)?([^<]*)<', page)
     assert len(keys) >= 50
-    for key, shown in keys:
-        assert math.isclose(float(key), float(re.search(r"-?\d[\d.]*(?:e[+-]?\d+)?", shown)[0]))
+    for key, text in keys:
+        assert math.isclose(float(key), float(re.search(r"-?\d[\d.]*(?:e[+-]?\d+)?", text)[0]))
 
 
 def test_svg_loses_what_a_page_must_not_have():
@@ -116,10 +116,9 @@ def test_a_page_without_figures_or_manifest(tmp_path):
 
 @pytest.mark.parametrize("command", golden.COMMANDS)
 def test_a_page_of_every_command(command):
-    run = open_run(golden.RUNS / command)
-    shown = views(run)
-    actual = Reader(html_page([Report(run, shown)]))
-    tables = sum(len(view.tables) for view in shown)
+    view = shown(golden.RUNS / command)
+    actual = Reader(html_page([Report(open_run(golden.RUNS / command), [view])]))
+    tables = len(view.tables)
     assert tables and sum(tag == "table" for tag, _ in actual.elements) >= tables
 
 
