@@ -125,7 +125,7 @@ def test_options_mean_in_a_causal_form_what_they_mean(name, options):
 @pytest.mark.parametrize("name, options", [("performer", {"eps": 0.3}), ("performer-relu", {}), ("linear", {})])
 def test_windowed_features_are_those_of_the_keys_in_the_window(name, options, mask, score):
     """At every width: windows within a block of keys, over two, and over the whole text."""
-    for width in (1, 2, 5, 22, 23, 40):
+    for width in (1, 5, 22, 40):
         qkv = make(n=23, score=score).replace(sliding_window=width, **mask)
         approx = run(name, "softmax", qkv, **options)
         twins = [

@@ -14,7 +14,7 @@ CASES = [(name, target) for name, entry in METHODS.items() for target in entry.t
 # what O(…) may stand for: six steps of four products, a residual, and the few products of landmarks; a dense n x n
 # matrix and its product with V; the directions of a hash, about √n, in each round and for Q and K
 ORDER = 30
-SHAPES = [(1024, 40, 16), (2048, 40, 16), (1024, 80, 16), (1024, 40, 48)]
+SHAPES = [(512, 40, 16), (2048, 40, 16), (1024, 80, 16), (512, 40, 32)]
 
 
 def stated(cost: str, n: int, d: int, p: int) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from inputs import make
+from thinned import others_slow
 
 from attnprobe import QKV
 from attnprobe.measure.theory.setting import findings
@@ -23,7 +24,12 @@ def layer(kind) -> QKV:
     return QKV(qkv.q, k, qkv.v, causal=kind == "causal")
 
 
-@pytest.mark.parametrize("kind", ["normal", "outlying channels", "equal keys", "causal"])
+@pytest.mark.parametrize(
+    "kind",
+    others_slow(
+        ["normal", "outlying channels", "equal keys", "causal"], lambda kind: kind[0] in ("outlying channels", "causal")
+    ),
+)
 def test_no_statement_is_violated(kind):
     """But for chance: of 8 intervals of the bias at 95 %, three miss 0 with a probability of 0.6 %."""
     found = findings(layer(kind), "turboquant-mse,turboquant-prod,lloyd-max", seeds=SEEDS)

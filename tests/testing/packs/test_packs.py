@@ -37,7 +37,12 @@ def test_a_correct_kernel_passes_every_case(name, smoke):
 
 
 def test_planted_faults_are_seen_by_the_small_pack(smoke):
-    missed = [name for name, kernel in PLANTED.items() if not judged(smoke, outputs_of(kernel, smoke)).failed]
+    cases = [Pack("smoke", [case]) for case in smoke.cases]  # one is enough to see a fault
+    missed = [
+        name
+        for name, kernel in PLANTED.items()
+        if not any(judged(case, outputs_of(kernel, case)).failed for case in cases)
+    ]
     assert len(PLANTED) >= 50 and len(missed) <= 0.1 * len(PLANTED), missed
 
 
