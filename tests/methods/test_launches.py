@@ -10,8 +10,7 @@ import pytest
 import torch
 from every_setting import DEFAULTS, THINNED, run
 from inputs import make
-from pretend_device import AWAY, Pretended, pretending
-from torch.utils._pytree import tree_flatten
+from pretend_device import AWAY, Pretended, pretending, tensors_of
 
 from attnprobe.methods import METHODS, get
 from attnprobe.qkv import QKV
@@ -42,7 +41,8 @@ class Counting(pretending):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if any(isinstance(x, Pretended) for x in tree_flatten((args, kwargs, out))[0]):
+        values = (*args, *(kwargs or {}).values(), out)
+        if any(isinstance(x, Pretended) for x in tensors_of(values)):
             self.calls[str(func)] += 1
         return out
 
