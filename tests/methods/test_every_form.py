@@ -77,9 +77,9 @@ FORMS = forms()
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def share(number, of):
+def share(number, of, forms=FORMS):
     """Every ``of``-th form."""
-    return dict(list(FORMS.items())[number % of :: of])
+    return dict(list(forms.items())[number % of :: of])
 
 
 # every form in float64 or float32, whose bands are narrow: what a dtype changes does not depend on what a query sees
@@ -92,6 +92,11 @@ OF_DTYPE = {
 FEW = ["causal all", "causal gaps", "causal last sinks", "free gaps window 5", "GQA causal last", "causal holes sinks"]
 CASES = [(name, target) for name, entry in METHODS.items() for target in entry.targets if entry.kind != "user"]
 EXACT = [case for case in CASES if get(case[0]).claims("exact_at_full_budget", case[1])]
+# the ordinary suite runs some of the forms with a method, and others with the next
+halves, thirds = (
+    pytest.mark.parametrize("of", [of, pytest.param(1, marks=pytest.mark.slow)], ids=[name, "all"])
+    for of, name in ((2, "half"), (3, "a third"))
+)
 every_method = pytest.mark.parametrize("name, target", CASES)
 OBSERVE = {"expected", "h2o", "snapkv", "tova"}  # they choose keys by queries of other tokens
 SUMMARISE = {"nystromformer", "skeinformer", "skyformer"}  # their causal form summarises queries of other tokens
@@ -179,10 +184,11 @@ def test_exact_attention_is_the_reference(target):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@halves
 @pytest.mark.parametrize("name, target", EXACT)
-def test_the_full_budget_is_the_reference(name, target, dtype):
+def test_the_full_budget_is_the_reference(name, target, dtype, of):
     wrong = []
-    for label, form in OF_DTYPE[dtype].items():
+    for label, form in share(EXACT.index((name, target)), of, OF_DTYPE[dtype]).items():
         form = replace(form, dtype=dtype)
         d, options = full(get(name), form)
         approx = result(name, target, form, d, **options)
@@ -200,11 +206,12 @@ def test_the_full_budget_is_the_reference(name, target, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
+@halves
 @pytest.mark.parametrize("name, target", EXACT)
-def test_so_it_is_in_half_precision(name, target, dtype):
+def test_so_it_is_in_half_precision(name, target, dtype, of):
     """Scores of at most 4 lose 4 eps, an inverse amplifies by at most 10, and 2 for its sums, as in the kit."""
     wrong = []
-    for label, form in OF_DTYPE[dtype].items():
+    for label, form in share(EXACT.index((name, target)), of, OF_DTYPE[dtype]).items():
         form = replace(form, dtype=dtype, score=0.25)
         d, options = full(get(name), form)
         approx = result(name, target, form, d, **options)
@@ -216,12 +223,11 @@ def test_so_it_is_in_half_precision(name, target, dtype):
     assert wrong == []
 
 
-@pytest.mark.parametrize("shares", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
+@thirds
 @every_method
-def test_what_a_method_promises_holds_in_every_form(name, target, shares):
-    """The ordinary suite runs a third of the forms with a method, and another third with the next."""
+def test_what_a_method_promises_holds_in_every_form(name, target, of):
     wrong = {}
-    for label, form in share(CASES.index((name, target)), shares).items():
+    for label, form in share(CASES.index((name, target)), of).items():
         approx = result(name, target, form, some(get(name), form))
         broken = None if approx is None else broken_promise(name, target, form, approx)
         if broken is not None:
@@ -264,11 +270,12 @@ PARTS = {
 }
 
 
+@halves
 @every_method
-def test_the_rows_of_some_queries_are_those_of_all(name, target):
+def test_the_rows_of_some_queries_are_those_of_all(name, target, of):
     """Of causal queries, whatever the others are; without a causal mask where a method is for one query alone."""
     wrong, whole_of = [], {}
-    for label, (form, placed) in PARTS.items():
+    for label, (form, placed) in share(CASES.index((name, target)), of, PARTS).items():
         if "causal_target" in get(name).tags or (not form.causal and "decodes" not in get(name).tags):
             continue
         part = replace(form, **placed, all_queries=form.causal)
