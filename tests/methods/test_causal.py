@@ -42,6 +42,10 @@ every_form = pytest.mark.parametrize("name, target", FORMS)
 every_taken = pytest.mark.parametrize("name, target", TAKEN)
 every_score = pytest.mark.parametrize("score", SCORES)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+# whose float32 test_every_form compares with the reference
+in_float64 = pytest.mark.parametrize(
+    "score, dtype", others_slow(PRECISIONS, lambda case: case[1] == torch.float64), ids=["float64", "float32"]
+)
 # what no rounding moves, or float32 more than float64
 of_float32 = pytest.mark.parametrize(
     "dtype", others_slow(DTYPES, lambda dtype: dtype[0] == torch.float32), ids=lambda dtype: str(dtype)[6:]
@@ -208,7 +212,7 @@ def test_the_first_row_is_the_first_value(name, target, dtype):
     assert ((first - qkv.v[:, 0]).abs() <= 4 * eps(dtype) * qkv.v[:, 0].abs()).all()
 
 
-@every_precision
+@in_float64
 @pytest.mark.parametrize(
     "name, target", [(name, target) for name, target in TAKEN if get(name).claims("exact_at_full_budget", target)]
 )
@@ -224,7 +228,7 @@ def test_the_full_budget_is_exact_causal_attention(name, target, score, dtype, n
         assert ((approx.operator.dense()[row].double() - expected).abs() <= band[row]).all()
 
 
-@every_precision
+@in_float64
 @every_taken
 def test_the_operator_is_linear_and_all_of_it(name, target, score, dtype):
     """Products, transposes, rows, the output and heads alone agree, and rows sum to 1 where the method says so."""
