@@ -43,7 +43,7 @@ def counted(name: str, target: str, n: int, d: int, p: int, **options) -> float:
     return counter.get_total_flops() / 2
 
 
-@pytest.mark.parametrize("n, d, p", others_slow(SHAPES, lambda shape: shape in (SHAPES[0], SHAPES[3])))
+@pytest.mark.parametrize("n, d, p", others_slow(SHAPES, lambda shape: shape == SHAPES[3]))
 @pytest.mark.parametrize("name, target", CASES)
 def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkeypatch):
     for fused in ("reference.exact_attention", "quantised.base"):  # a kernel that the counter does not know on a CPU

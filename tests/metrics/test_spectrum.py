@@ -163,7 +163,7 @@ def test_it_stops_when_it_is_done():
     assert Counting.count == actual.passes <= 4
 
 
-@pytest.mark.parametrize("solver", ["arpack", "propack"])
+@pytest.mark.parametrize("solver", [pytest.param("arpack", marks=pytest.mark.slow), "propack"])
 @pytest.mark.parametrize("of", SQUARE)
 def test_leading_values_against_another_solver(of, solver):
     qkv = make(h=1, n=300, score=2.0)

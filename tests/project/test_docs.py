@@ -236,8 +236,12 @@ def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, 
     assert (tmp_path / "gates.xml").exists()
 
 
+@pytest.mark.slow  # test_kernels judges kernels, with gates
 def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
     follow(KERNELS_PAGE, run, tmp_path)
+
+
+def test_the_page_of_kernels_names_them_and_their_metrics():
     text = KERNELS_PAGE.read_text()
     for name in (*KERNELS, *KERNEL_METRICS):
         assert f"`{name}`" in text, name
