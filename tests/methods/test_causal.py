@@ -50,7 +50,6 @@ in_float64 = pytest.mark.parametrize(
 of_float32 = pytest.mark.parametrize(
     "dtype", others_slow(DTYPES, lambda dtype: dtype[0] == torch.float32), ids=lambda dtype: str(dtype)[6:]
 )
-every_precision = pytest.mark.parametrize("score, dtype", PRECISIONS, ids=["float64", "float32"])
 
 
 def causal(**shape) -> QKV:
@@ -94,7 +93,7 @@ def test_the_forms_are_these():
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]
 
 
-@every_precision
+@in_float64
 @every_taken
 def test_a_causal_form_equals_its_literal_twin(name, target, score, dtype):
     qkv = causal(n=23, score=score, dtype=dtype)

@@ -19,7 +19,7 @@ PARTS = {
     "a whole group": [4, 5, 6, 7],
     "the layer in another order": [7, 2, 0, 5, 1, 3, 6, 4],
 }
-FEW = ["alone", "unequal parts of both groups", "the layer in another order"]
+FEW = ["alone", "unequal parts of both groups"]
 EVERY = {**METHODS, **KERNELS}
 SETS = {"sets": "head", "share": "head"}  # options with which a head chooses keys by itself
 TOGETHER = ["dsa-oracle", "expected", "h2o", "nsa", "snapkv", "tova"]  # by default heads choose keys together

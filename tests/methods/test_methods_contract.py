@@ -117,7 +117,7 @@ def test_every_method_has_a_twin_and_every_tag_a_proof():
     assert proved == set(TAGS)
 
 
-@every_precision
+@in_float64
 @every_method
 def test_a_method_equals_its_literal_twin(name, target, score, dtype):
     qkv = make(score=score, dtype=dtype)

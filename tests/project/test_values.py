@@ -6,12 +6,9 @@ from thinned import others_slow
 
 SHOWN = 12  # differences in a message
 KNOWN, ROUNDING = values.read(), values.read_rounding()
-
-
-# of `condition`, `condition-steps` has every kind of number: with half the heads and iterations it takes a fifth
-EVERY = others_slow(
-    [(runs,) for runs in values.together()], lambda runs: runs[0][0] not in ("condition", "compare-seeds")
-)
+# `condition-steps` has every kind of number of `condition`, of half the heads and iterations; `compare-decode` compares
+SLOW = ("condition", "compare-seeds")
+EVERY = others_slow([(runs,) for runs in values.together()], lambda runs: runs[0][0] not in SLOW)
 
 
 @pytest.mark.parametrize("runs", EVERY, ids="+".join)
