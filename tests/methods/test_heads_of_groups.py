@@ -19,6 +19,7 @@ PARTS = {
     "a whole group": [4, 5, 6, 7],
     "the layer in another order": [7, 2, 0, 5, 1, 3, 6, 4],
 }
+FEW = ["alone", "unequal parts of both groups"]
 EVERY = {**METHODS, **KERNELS}
 SETS = {"sets": "head", "share": "head"}  # options with which a head chooses keys by itself
 TOGETHER = ["dsa-oracle", "expected", "h2o", "nsa", "snapkv", "tova"]  # by default heads choose keys together
@@ -59,9 +60,10 @@ def forms(name):
     return [False, True] if {"causal", "prefill", "whole_scale", "causal_target"} & set(get(name).tags) else [False]
 
 
+@pytest.mark.parametrize("parts", [FEW, pytest.param([*PARTS], marks=pytest.mark.slow)], ids=["few", "all"])
 @pytest.mark.parametrize("name", EVERY)
-def test_a_head_is_the_same_alone_and_in_its_layer_or_its_page_says_why_not(name):
-    parts = PARTS if name != "torch:flex" else ["unequal parts of both groups"]  # its masks take a while
+def test_a_head_is_the_same_alone_and_in_its_layer_or_its_page_says_why_not(name, parts):
+    parts = parts if name != "torch:flex" else ["unequal parts of both groups"]  # its masks take a while
     for causal in forms(name):
         found = differing(name, causal, parts)
         assert bool(found) == (name in TOGETHER), found

@@ -202,6 +202,7 @@ def test_a_kernel_does_what_every_method_must(name):
         key
         for key in ("shapes", "finite", "heads", "padding", "inputs", "scale", "large-scores", "low-scores", "one-key")
         + (() if name == "torch:int8" else ("half-precision",))
+        if (name, key) != ("torch:flex", "one-key")  # a mask for each key takes a while; test_every_form has some
     ]
     verdicts = check_method(spelt, only=selected)
     assert {one.status for one in verdicts} == {"ok"}

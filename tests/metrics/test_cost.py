@@ -14,7 +14,7 @@ CASES = [(name, target) for name, entry in METHODS.items() for target in entry.t
 # what O(…) may stand for: six steps of four products, a residual, and the few products of landmarks; a dense n x n
 # matrix and its product with V; the directions of a hash, about √n, in each round and for Q and K
 ORDER = 30
-SHAPES = [(1024, 40, 16), (2048, 40, 16), (1024, 80, 16), (1024, 40, 48)]
+SHAPES = [(512, 40, 16), (2048, 40, 16), (1024, 80, 16), (512, 40, 32)]
 
 
 def stated(cost: str, n: int, d: int, p: int) -> tuple[float, float]:
@@ -43,7 +43,7 @@ def counted(name: str, target: str, n: int, d: int, p: int, **options) -> float:
     return counter.get_total_flops() / 2
 
 
-@pytest.mark.parametrize("n, d, p", others_slow(SHAPES, lambda shape: shape in (SHAPES[0], SHAPES[3])))
+@pytest.mark.parametrize("n, d, p", others_slow(SHAPES, lambda shape: shape == SHAPES[3]))
 @pytest.mark.parametrize("name, target", CASES)
 def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkeypatch):
     for fused in ("reference.exact_attention", "quantised.base"):  # a kernel that the counter does not know on a CPU

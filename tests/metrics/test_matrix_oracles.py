@@ -103,7 +103,7 @@ def test_the_norm_of_a_difference_with_chosen_values(name):
     assert abs(float(actual["matrix_frobenius"]) - 0.1 * float(values.norm())) <= 1e-13 * N
 
 
-@pytest.mark.parametrize("n", [1024, pytest.param(2048, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [600, pytest.param(2048, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["nystromformer", "performer", "window"])
 def test_the_norm_of_longer_sequences_is_that_of_the_dense_matrix(name, n):
     qkv = make(n=n, h=1, p=32, score=3.0)
@@ -118,7 +118,7 @@ def test_the_norm_of_longer_sequences_is_that_of_the_dense_matrix(name, n):
     assert single["matrix_spectral_lower"][0] - slack <= expected <= single["matrix_spectral_upper"][0] + slack
 
 
-@pytest.mark.parametrize("n", [1024, pytest.param(2048, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [600, pytest.param(2048, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("of", ["softmax", "unnormalised", "gaussian"])
 def test_leading_values_of_longer_sequences_are_those_of_the_dense_matrix(of, n):
     qkv = make(n=n, h=1, p=32, score=3.0)
@@ -128,7 +128,7 @@ def test_leading_values_of_longer_sequences_are_those_of_the_dense_matrix(of, n)
     assert (leading.values <= expected * (1 + 1e-12)).all() and (expected <= leading.upper * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize("n", others_slow(range(257, 257 + CPU_BLOCK), lambda n: n[0] % 8 < 2))
+@pytest.mark.parametrize("n", others_slow(range(257, 257 + CPU_BLOCK), lambda n: n[0] % 32 < 2))
 def test_products_and_norms_are_dense_ones_whatever_is_left_for_the_last_block(n):
     """All remainders of n by the rows of a block, with as many keys as are streamed."""
     qkv = make(n=n, h=1, p=2, p_v=1, score=2.0)

@@ -163,7 +163,7 @@ def test_it_stops_when_it_is_done():
     assert Counting.count == actual.passes <= 4
 
 
-@pytest.mark.parametrize("solver", ["arpack", "propack"])
+@pytest.mark.parametrize("solver", [pytest.param("arpack", marks=pytest.mark.slow), "propack"])
 @pytest.mark.parametrize("of", SQUARE)
 def test_leading_values_against_another_solver(of, solver):
     qkv = make(h=1, n=300, score=2.0)
@@ -174,7 +174,7 @@ def test_leading_values_against_another_solver(of, solver):
     assert torch.allclose(ours.values, theirs, rtol=1e-5)
 
 
-@pytest.mark.parametrize("n", [256, 257, 319, 320, 500])
+@pytest.mark.parametrize("n", [256, 257, 320, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("of", SQUARE)
 def test_full_and_leading_against_dense_values(of, n):
     qkv = make(h=2, n=n, score=2.0, dtype=torch.float32)

@@ -129,13 +129,16 @@ def test_a_scratch_folder_is_made_where_no_folder_is_and_leaves_nothing(tmp_path
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_sweep_of_four_mebibytes_is_read_and_a_longer_one_refused(tmp_path):
+@pytest.mark.parametrize("limit", [4096, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_sweep_of_four_mebibytes_is_read_and_a_longer_one_refused(limit, tmp_path, monkeypatch):
+    assert yaml_file.LARGEST == 2**22
+    monkeypatch.setattr(yaml_file, "LARGEST", limit or 2**22)  # of which YAML takes more than a second
     path = tmp_path / "s.yaml"
     text = "command: error\nmethod: vmean\n"
-    path.write_text(text + "#" * (2**22 - len(text)))
+    path.write_text(text + "#" * (yaml_file.LARGEST - len(text)))
     assert yaml_file.read_config(path, settings_of)
-    path.write_text(text + "#" * (2**22 - len(text) + 1))
-    with pytest.raises(UsageError, match="larger than 4 MiB"):
+    path.write_text(text + "#" * (yaml_file.LARGEST - len(text) + 1))
+    with pytest.raises(UsageError, match="larger than 4 MiB" if limit is None else "larger than 4096 bytes"):
         yaml_file.read_config(path, settings_of)
 
 

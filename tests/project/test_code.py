@@ -74,7 +74,8 @@ def _changing(path):
 
 def _dataclasses(path):
     """The names of dataclasses in a file, with their decorators."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    text = path.read_text(encoding="utf-8")
+    nodes = ast.walk(ast.parse(text)) if "@dataclass" in text else ()
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     marks = [(node.name, ast.unparse(mark)) for node in classes for mark in node.decorator_list]
     return [(name, mark) for name, mark in marks if mark.startswith("dataclass")]

@@ -27,7 +27,8 @@ def test_without_a_gpu_each_is_skipped_with_its_reason():
     assert f"{missing()}; ATTNPROBE_TEST_DEVICE=cpu lets the CPU stand in" in said and " passed" not in said
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("pretended", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", "pretended"])
 def test_a_stand_in_runs_them(device):
     said = pytest_of("-m", "cuda", "-k", "blocks_cover", device=device)
     assert "1 passed" in said, said

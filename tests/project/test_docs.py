@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +16,7 @@ import click
 import pytest
 import torch
 from generated import generated_pages, write_pages
+from golden.small_runs import said
 from method_pages import method_pages
 from paths import ROOT
 from sources_helpers import SHARED, VOCABULARY, bert_config, needs_minilm, needs_shared, save, seeded
@@ -177,8 +180,12 @@ def test_the_page_names_everything_that_a_function_may_take_and_claim():
         assert (PAGE.parent / path).exists()
 
 
-def follow(page: Path, run, folder: Path) -> None:
-    """Write every file of a page into ``folder``, and run its other code and its commands, one after the other."""
+def follow(page: Path, run, folder: Path, but: str | None = None) -> None:
+    """Write every file of a page into ``folder``, and run its other code and its commands, one after the other.
+
+    Args:
+        but: a command that is left out.
+    """
     for language, text in blocks(page):
         first = re.match(r"# (\w+\.(py|yaml))\n", text)
         if first:
@@ -190,6 +197,8 @@ def follow(page: Path, run, folder: Path) -> None:
             for words, code in commands(text):
                 if words[0] != "attnprobe":
                     assert text in INSTALL.read_text()  # installs
+                    continue
+                if words[1] == but:
                     continue
                 got, _, err = run(*words[1:])
                 assert got == code or "torch refuses bfloat16" in err, (words, err)  # see tests/support/processors.py
@@ -203,6 +212,7 @@ def size(request, monkeypatch):
     if request.param == "small":
         monkeypatch.setenv("ATTNPROBE_N", "256")
         monkeypatch.setenv("ATTNPROBE_HEAD", "4-5")
+    return request.param
 
 
 @needs_minilm
@@ -220,23 +230,33 @@ def test_the_page_of_figures_draws_its_figures(run, no_hub, tmp_path, every_file
 
 @needs_minilm
 def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, size):
-    follow(TUTORIAL, run, tmp_path)
+    # test_testing_kit checks the same new method
+    follow(TUTORIAL, run, tmp_path, but="check" if size == "small" else None)
     assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {*FILES}
     assert (tmp_path / "gates.xml").exists()
 
 
+@pytest.mark.slow  # test_kernels judges kernels, with gates
 def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
     follow(KERNELS_PAGE, run, tmp_path)
-    follow(KERNELS_RESULTS, run, tmp_path)
+
+
+def test_the_page_of_kernels_names_them_and_their_metrics():
     text = KERNELS_PAGE.read_text()
     for name in (*KERNELS, *KERNEL_METRICS):
         assert f"`{name}`" in text, name
+
+
+@pytest.mark.slow
+def test_the_table_of_kernels_has_the_rows_of_its_page(run, no_hub, tmp_path, monkeypatch, capsys):
+    """On few tokens of one layer."""
+    follow(KERNELS_RESULTS, run, tmp_path)
     results = KERNELS_RESULTS.read_text()
     [whole, table] = re.findall(r"^    (\S.*)$", results.split("<!-- table -->")[0], re.M)
     small = {
         "--model minilm --text wikitext-2:tokenised ": "",
         "--layer all": "--layer 0",
-        "--n 512": "--n 48",
+        "--n 512": "--n 24",
         "torch:flex,": "torch:flex:compiled=false,",
         "torch:flex:dtype=bfloat16": "torch:flex:compiled=false,dtype=bfloat16",
     }
@@ -245,15 +265,15 @@ def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
         whole = whole.replace(before, after)
     code, _, err = run(*shlex.split(whole)[1:])
     assert code == 0, err
-    words = shlex.split(table)
-    done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env=HERE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", shlex.split(table)[1:])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    printed = capsys.readouterr().out
     shown = results.split("<!-- table -->")[1].split("<!-- /table -->")[0].strip().splitlines()[2:]
 
     def plain(line):
         return line.split("|")[1:3]
 
-    made = [re.sub(":compiled=False(,)?", lambda end: ":" if end[1] else "", line) for line in done.stdout.splitlines()]
+    made = [re.sub(":compiled=False(,)?", lambda end: ":" if end[1] else "", line) for line in printed.splitlines()]
     refused = {record["method"] for record in read_records(tmp_path / "runs/kernels") if record["status"] == "skipped"}
     expected = [line for line in shown if not any(f"`{name}:dtype=bfloat16`" in line for name in refused)]
     assert sorted(map(plain, made)) == sorted(map(plain, expected)) and len(shown) == 18
@@ -380,15 +400,22 @@ PAGES_OF_PYTHON = [f"guide/{name}.md" for name in ("selections", "models", "inje
 ]
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The folder of a run."""
+    folder = tmp_path_factory.mktemp("measured") / "RUN"
+    said(["error", "--method", "vmean", "--n", "32", "--head", "0", "--no-matrix", "--out", str(folder)])
+    return folder
+
+
 @needs_minilm
 @pytest.mark.parametrize("page", PAGES_OF_PYTHON)
-def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, run, no_hub, tmp_path, monkeypatch):
+def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, measured, no_hub, tmp_path, monkeypatch):
     """In the names that a reader has there: `model` and `batch`, and a run in outputs/RUN."""
     from transformers import BertModel
 
     monkeypatch.chdir(tmp_path)
-    words = ["--method", "vmean", "--n", "32", "--head", "0", "--no-matrix", "--out", "outputs/RUN"]
-    assert run("error", *words)[0] == 0
+    shutil.copytree(measured, "outputs/RUN")
     model = seeded(lambda: BertModel(bert_config(num_hidden_layers=6, max_position_embeddings=64))).eval()
     tokens = torch.arange(64).remainder(30).repeat(2, 1)
     names = {"model": model, "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}}

@@ -95,6 +95,7 @@ def test_a_row_that_would_take_too_long_is_not_begun(module, measure):
     assert measure.row(subject("c", 8), once).seconds is None
 
 
+@pytest.mark.slow
 def test_a_first_call_that_compiles_does_not_count(module, measure, monkeypatch):
     guarded, calls = module("guarded"), []
     monkeypatch.setattr(guarded, "ONCE", 0.05)

@@ -97,9 +97,14 @@ def _is_lazy(top: ast.stmt) -> bool:
 
 
 @cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
 def imports(file: Path, module_level: bool) -> set[str]:
     """Absolute names imported by a file, ``attnprobe.x.y`` for relative ones."""
-    tree = ast.parse(file.read_text())
+    tree = parsed(file)
     package = ["attnprobe", *file.relative_to(ROOT).parts[:-1]]
     nodes = ast.walk(tree)
     if module_level:

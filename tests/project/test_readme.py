@@ -51,7 +51,10 @@ def test_the_readme_names_every_command_and_picture_that_exists():
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param("README.md", marks=needs_minilm), pytest.param("docs/guide/error.md", marks=needs_smollm2)],
+    [
+        pytest.param("README.md", marks=needs_minilm),
+        pytest.param("docs/guide/error.md", marks=[needs_smollm2, pytest.mark.slow]),
+    ],
 )
 def test_a_pages_first_command_gives_its_table(page, run, no_hub):
     """Every line that it shows, but for the numbers that rounding decides (≈)."""

@@ -7,10 +7,13 @@ operation on tensors of both devices is an error, unless the one on the CPU is a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_flatten, tree_map
 
 AWAY = torch.device("meta")
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
@@ -70,7 +73,7 @@ class pretending(TorchDispatchMode):  # noqa: N801  (a context)
 
 
 def _run(func, args, kwargs):
-    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+    tensors = [*tensors_of(args), *tensors_of(kwargs.values())]
     away = [x for x in tensors if isinstance(x, Pretended)]
     assert all(isinstance(x, Pretended) or x.device != AWAY for x in tensors), f"{func}: a tensor without numbers"
     here = [x for x in tensors if not isinstance(x, Pretended) and x.dim() > 0]
@@ -86,8 +89,28 @@ def _run(func, args, kwargs):
     def held(x):
         return x.held if isinstance(x, Pretended) else x
 
-    out = func(*tree_map(held, args), **tree_map(held, kwargs))
+    out = func(*mapped(held, args), **{name: mapped(held, value) for name, value in kwargs.items()})
     if not goes:
         return out
-    wrapped = tree_map(lambda x: Pretended(x) if isinstance(x, torch.Tensor) else x, out)
-    return return_and_correct_aliasing(func, args, kwargs, wrapped)
+    wrapped = mapped(lambda x: Pretended(x) if isinstance(x, torch.Tensor) else x, out)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped) if _aliases(func) else wrapped
+
+
+@cache
+def _aliases(func: torch._ops.OpOverload) -> bool:
+    """Whether a result is a view of an argument, or the argument itself."""
+    return any(value.alias_info is not None for value in (*func._schema.arguments, *func._schema.returns))
+
+
+def tensors_of(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments or results of an operation; of its lists, too."""
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            yield from tensors_of(x)
+
+
+def mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """The arguments or results of an operation with a function of each; torch's own for any tree is slow."""
+    return type(x)(mapped(function, item) for item in x) if type(x) in (list, tuple) else function(x)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from inputs import make
+from thinned import others_slow
 
 from attnprobe import QKV
 from attnprobe.measure.theory.setting import findings
@@ -23,7 +24,10 @@ def layer(kind) -> QKV:
     return QKV(qkv.q, k, qkv.v, causal=kind == "causal")
 
 
-@pytest.mark.parametrize("kind", ["normal", "outlying channels", "equal keys", "causal"])
+@pytest.mark.parametrize(
+    "kind",
+    others_slow(["normal", "outlying channels", "equal keys", "causal"], lambda kind: kind[0] == "outlying channels"),
+)
 def test_no_statement_is_violated(kind):
     """But for chance: of 8 intervals of the bias at 95 %, three miss 0 with a probability of 0.6 %."""
     found = findings(layer(kind), "turboquant-mse,turboquant-prod,lloyd-max", seeds=SEEDS)
@@ -58,7 +62,7 @@ def test_keys_without_a_rotation_violate_the_rate(monkeypatch):
 def test_signs_without_the_factor_of_the_residual_are_biased(monkeypatch):
     """The control: the signs are worth √(2/π) of what they should be."""
     monkeypatch.setattr(module, "pi", 2.0)
-    found = findings(layer("normal"), "turboquant-prod", seeds=SEEDS)
+    found = findings(layer("normal"), "turboquant-prod", seeds=range(20))
     assert "violated" in {verdict for one in found if one.at["of"] == "bias" for verdict in one.verdicts()}
 
 

@@ -5,12 +5,14 @@ seeds, are many repeats.
 """
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binom, chi2
+from thinned import others_slow
 from twins_estimators import TWINS
 
 from attnprobe import QKV, approximate, exact
@@ -94,15 +96,13 @@ def test_inclusion_frequencies_of_magicpig_are_those_of_its_law(least_hits):
     """χ² over keys: each collides in at least so many tables with the probability u of its angle."""
     k, v = torch.randn(2, 1, 40, 6, generator=generator(1, "pig"), dtype=torch.float64)
     q = 2 * k[:, :1] + torch.randn(1, 1, 6, generator=generator(1, "query"), dtype=torch.float64)
-    qkv, repeats, tables, bits = QKV(q, k, v), 500, 12, 3
+    repeats, tables, bits = 500, 12, 3
+    qkv = QKV(*(x.expand(repeats, -1, -1) for x in (q, k, v)))  # each head draws tables of its own
     options = {"tables": tables, "bits": bits, "sinks": 0, "window": 0, "least_hits": least_hits}
-    counts, of_d = torch.zeros(40), []
-    reference = GuaranteeReference(qkv)
-    for seed in range(repeats):
-        approx = approximate("magicpig", qkv, 20, seed=seed, **options)
-        counts += approx.matrix().dense()[0, 0] > 0
-        assert approx.log_normalizer is not None and reference.log_normaliser is not None
-        of_d.append(float((approx.log_normalizer() - reference.log_normaliser).exp()[0, 0]) - 1)
+    reference, approx = GuaranteeReference(qkv), approximate("magicpig", qkv, 20, **options)
+    counts = (approx.matrix().dense()[:, 0] > 0).sum(0)
+    assert approx.log_normalizer is not None and reference.log_normaliser is not None
+    of_d = (approx.log_normalizer() - reference.log_normaliser).exp()[:, 0] - 1
     centred = k[0] - k[0].mean(0)
     u = []
     for key in centred:
@@ -111,7 +111,7 @@ def test_inclusion_frequencies_of_magicpig_are_those_of_its_law(least_hits):
         u.append(binom.sf(least_hits - 1, tables, c))
     z = (counts.numpy() - repeats * np.array(u)) / np.sqrt(repeats * np.array(u) * (1 - np.array(u)))
     assert np.abs(z).max() < 4.5 and 0.5 < z.std() < 1.6
-    assert abs(float(z_of(torch.tensor(of_d)))) < Z
+    assert abs(float(z_of(of_d))) < Z
 
 
 def test_the_law_of_two_collisions_is_accurate_where_it_is_tiny():
@@ -132,9 +132,19 @@ def known_moments(rows, spread, n_k=4000):
     return QKV(q, k, torch.ones(1, n_k, 1, dtype=torch.float64), scale=1.0)
 
 
+@cache
+def few_enough():
+    """Which counts of failures, of 2000 repeats, tell a rate of 0.05 apart from a larger one."""
+    return exact_p_values(np.arange(2001), 2000, 0.05).at_most <= 0.025
+
+
 @pytest.mark.parametrize(
     "quantile, moments, spread, selected",
-    [("two-sided", "exact", 0.3, True), ("one-sided", "exact", 0.3, False), ("one-sided", "authors", 0.5, False)],
+    [
+        ("two-sided", "exact", 0.3, True),
+        ("one-sided", "exact", 0.3, False),
+        pytest.param("one-sided", "authors", 0.5, False, marks=pytest.mark.slow),
+    ],
 )
 def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, selected):
     """2000 repeats at ε = δ = 0.05: the two-sided rule with known moments keeps its δ, the published ones do not."""
@@ -146,7 +156,7 @@ def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, select
     verdict = verdicts(exact_p_values([happened], 2000, 0.05), 0.95)[0]
     assert (verdict == "violated") != selected, happened / 2000
     if not selected:  # the power of 2000 repeats at the measured rate
-        detected = exact_p_values(np.arange(2001), 2000, 0.05).at_most <= 0.025
+        detected = few_enough()
         assert binom.pmf(np.arange(2001), 2000, happened / 2000)[detected].sum() >= 0.99, happened / 2000
 
 
@@ -179,7 +189,7 @@ def test_draws_with_replacement_state_their_variance_and_inclusion():
     assert float(tail.mean()) == pytest.approx(pi, abs=5 * (pi * (1 - pi) / 8000 / len(tail)) ** 0.5)
 
 
-@pytest.mark.parametrize("heavy", [0.05, 0.1, 0.25, 0.4])
+@pytest.mark.parametrize("heavy", others_slow([0.05, 0.1, 0.25, 0.4], lambda heavy: heavy[0] in (0.05, 0.25)))
 @pytest.mark.parametrize("causal", [True, False])
 def test_few_heavy_keys_are_the_last_and_the_first_ones(heavy, causal):
     """Sinks and window do not all fit; the own key always does, and equal scores come by their places."""

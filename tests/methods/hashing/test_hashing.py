@@ -55,7 +55,7 @@ def test_reformer_equals_its_twin_for_any_length_and_chunk(n, d, rounds, options
 @pytest.mark.parametrize("options", [{}, {"buckets": 2}, {"buckets": 6}, {"hash": "smyrf"}], ids=str)
 def test_lsh_qk_sees_the_keys_of_its_literal_mask(n_q, n_k, rounds, options):
     qkv = make(n=n_q, n_k=n_k)
-    for d in range(max(4, 2 * rounds), 4 * n_k + 1, 3):
+    for d in range(max(4, 2 * rounds), 4 * n_k + 1, 7):
         approx = twin_of("lsh-qk", qkv, d, rounds=rounds, **options)
         chunk = min(d // (2 * rounds), n_k)
         for row in range(2):

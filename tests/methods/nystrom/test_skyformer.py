@@ -6,6 +6,7 @@ import pytest
 import torch
 from inputs import assert_twin, entry_band, factor_of, make, one_head, reaching
 from scipy.stats import chi2
+from thinned import others_slow
 from twins import exact as exact_twin
 from twins import gaussian_of, lifted, razavi_steps, sampling, skyformer_lifted, skyformer_raw, softmax_kernel_of
 from twins import skyformer as twin
@@ -608,7 +609,9 @@ def rows_moved(ours, theirs, raw):
     return (rows - theirs.operator.dense()).abs().sum(-1) > allowed + 1e-6
 
 
-@pytest.mark.parametrize("guard", ["none", "floor", "sampled", "exact"])
+@pytest.mark.parametrize(
+    "guard", others_slow(["none", "floor", "sampled", "exact"], lambda guard: guard[0] in ("none", "exact"))
+)
 @pytest.mark.parametrize(
     "n, p, score, d, decided",
     [(32, 8, 12.0, 64, True), (32, 8, 20.0, 40, True), (48, 16, 10.0, 64, True), (48, 4, 6.0, 14, False)],

@@ -128,7 +128,15 @@ def within_five_sigma(counts, probabilities):
     assert variance.max() > 40  # so that the band is a band
 
 
-@pytest.mark.parametrize("ablation, score", [("none", 1.0), ("none", 3.0), ("uniform", 1.0), ("no-norm-weighted", 3.0)])
+@pytest.mark.parametrize(
+    "ablation, score",
+    [
+        pytest.param("none", 1.0, marks=pytest.mark.slow),
+        ("none", 3.0),
+        ("uniform", 1.0),
+        ("no-norm-weighted", 3.0),
+    ],
+)
 def test_columns_follow_the_law_of_the_pilots_one_after_another(ablation, score):
     """The first column has law p̂, the second p̂ without the first; p̂ is that of each draw's own pilots."""
     qkv, n, repeats = make(h=4, n=9, score=score), 9, 150

@@ -126,7 +126,7 @@ def jlt_variance(name, b, v, d):
 
 
 @pytest.mark.parametrize("name", SKETCHES)
-@pytest.mark.parametrize("n, d", [(20, 6), (16, 12)])
+@pytest.mark.parametrize("n, d", [(20, 6), pytest.param(16, 12, marks=pytest.mark.slow)])
 def test_the_unreduced_form_is_unbiased_and_has_the_variance_of_its_sketch(name, n, d):
     qkv = copies(make(n=n, score=2.0), 2000)
     approx = approximate("linformer-jlt", qkv, d, sketch=name)
