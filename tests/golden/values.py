@@ -9,6 +9,10 @@ what the product writes; all else is independent of its files. After a number ha
 
     cd tests; python -m golden.values error  # measures as several kinds of processors do; review the diff
     cd tests; python -m golden.values        # all runs, which takes minutes
+
+On a processor on which numbers differ from those of another one, at a commit whose numbers are right:
+
+    cd tests; python -m golden.values --rounding
 """
 
 import json
@@ -555,15 +559,22 @@ def _on_another(environment: Mapping[str, str], names: Sequence[str]) -> dict[st
 
 
 def main(asked: list[str]) -> None:
-    """Measure runs; ``--to FILE`` writes their numbers to a file as JSON and keeps nothing."""
-    names = asked[2:] if asked[:1] == ["--to"] else asked
+    """Measure runs and keep their numbers.
+
+    ``--to FILE`` writes numbers to a file as JSON and keeps nothing. ``--rounding`` keeps the numbers as they are, and
+    counts all differences from them as rounding.
+    """
+    options = {"--to": asked[1:2], "--rounding": []}.get(asked[0]) if asked else None
+    names = asked if options is None else asked[1 + len(options) :]
     found = measured(names)
-    if names is not asked:
+    if options:
         plain = {run: [[*key, value] for key, value in of_run.items()] for run, of_run in found.items()}
-        Path(asked[1]).write_text(json.dumps(plain), encoding="utf-8")
+        Path(options[0]).write_text(json.dumps(plain), encoding="utf-8")
         return
     known, rounding = read(), read_rounding()
-    kept = {run: _settled(of_run, known.get(run, {}), rounding.get(run, {})) for run, of_run in found.items()}
+    kept = {run: known[run] for run in found}
+    if options is None:
+        kept = {run: _settled(of_run, known.get(run, {}), rounding.get(run, {})) for run, of_run in found.items()}
     others = [found, *(_on_another(environment, names) for environment in PROCESSORS)]
     moved = {run: movements(of_run, [other[run] for other in others]) for run, of_run in kept.items()}
     write(kept, {**rounding, **{run: _widest(rounding.get(run, {}), of_run) for run, of_run in moved.items()}})
