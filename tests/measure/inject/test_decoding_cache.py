@@ -9,6 +9,7 @@ import torch
 import transformers
 from inject_rows import metrics, requested, without_reasons
 from sources_helpers import VOCABULARY, save, seeded, text_of
+from thinned import others_slow
 
 from attnprobe import Storage, capture
 from attnprobe.errors import Unsupported, UsageError
@@ -103,12 +104,16 @@ def opened(folder, text):
     return model.eval().requires_grad_(False), ids
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "a state outside the cache"])
+CACHED = [name for name in MODELS if name != "a state outside the cache"]
+APART = ("latent rows", "shared layers", "Mamba, one token at a time", "a cache of its own class")
+
+
+@pytest.mark.parametrize("name", others_slow(CACHED, lambda name: name[0] in APART))
 def test_a_prompt_that_is_kept_whole_changes_nothing(ask, name):
     """The last number of keys and values is that of the layers that have some."""
     layer = {"layer": (1, 3)} if name == "shared layers" else {}
     exact, all_keys = ask(name, ("softmax", "knorm"), tests=False, d=(PREFIX,), greedy_steps=4, **layer)
-    few, topk = ask(name, ("knorm", "topk"), **layer)
+    few, topk = ask(name, ("knorm", "topk"), greedy_steps=0, **layer)
     for found in (exact, all_keys):
         assert found["kl"] < 1e-10 and found["drift"] < SAME and found["greedy_match"] == 4
         assert found["cache_bytes"] == found["read_bytes"] == exact["cache_bytes"] == topk["cache_bytes"]
@@ -119,7 +124,7 @@ def test_a_prompt_that_is_kept_whole_changes_nothing(ask, name):
 @pytest.mark.parametrize("name, layers", [("convolutions", 1), ("Mamba, one token at a time", 1)])
 def test_layers_without_keys_hold_no_bytes_of_the_prompt(ask, name, layers):
     whole = layers * 2 * 2 * 8 * ROW  # keys and values of two KV heads of 8
-    exact, few = ask(name, ("softmax", "knorm"))
+    exact, few = ask(name, ("softmax", "knorm"), greedy_steps=0)
     assert [exact["cache_bytes"], few["cache_bytes"]] == pytest.approx([PREFIX * whole, D * whole])
 
 
@@ -132,7 +137,7 @@ def kept_of(models, text, name, layer, method, options):
 
 def test_a_row_that_all_heads_share_is_held_while_one_of_them_keeps_it(ask, models, text):
     row = (LATENT["kv_lora_rank"] + LATENT["qk_rope_head_dim"]) * ROW
-    exact, few = ask("latent rows", ("softmax", "knorm"))
+    exact, few = ask("latent rows", ("softmax", "knorm"), greedy_steps=0)
     kept = kept_of(models, text, "latent rows", 0, "knorm", {})
     together = len(set(kept.flatten().tolist()))
     assert D < together < 4 * D and exact["cache_bytes"] == pytest.approx(2 * PREFIX * row)  # of two layers
@@ -143,13 +148,13 @@ def test_keys_that_layers_share_are_held_while_one_of_them_keeps_them(ask, model
     """Layers 1 and 3 read one layer of the cache, 0 and 2 another one, of 8 tokens before the next one."""
     row, method, options = 2 * 2 * 8 * ROW, "h2o", {}
     local = 8 * row
-    [both] = ask("shared layers", (method,), layer=(1, 3))
+    [both] = ask("shared layers", (method,), layer=(1, 3), greedy_steps=0)
     kept = [kept_of(models, text, "shared layers", layer, method, options) for layer in (1, 3)]
     union = [len(set(torch.cat(kept, 1)[2 * head : 2 * head + 2].flatten().tolist())) for head in (0, 1)]
     assert D < sum(union) / 2 < 2 * D
     assert both["cache_bytes"] == both["read_bytes"] == pytest.approx(local + row * sum(union) / 2)
     for layer in (1, 3):
-        [alone] = ask("shared layers", (method,), layer=(layer,))
+        [alone] = ask("shared layers", (method,), layer=(layer,), greedy_steps=0)
         assert alone["cache_bytes"] == pytest.approx(local + row * PREFIX), "the other layer reads all keys"
         assert alone["drift"] > 1e-3
 
