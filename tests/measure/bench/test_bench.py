@@ -555,7 +555,7 @@ def bench(run):
 
 
 def test_the_command_draws_each_length(bench):
-    options = "--method performer,linear,nystromformer --errors --no-memory --plot --out r --format json"
+    options = "--method performer,linear --errors --no-memory --plot --out r --format json"
     code, out, err = bench("--n 32,64 --d 8 --p 8 --rounds 2 --device cpu", options)
     assert code == 0, err
     figures = {path.stem for path in Path("r/figures").iterdir()}
