@@ -107,7 +107,7 @@ def asked(models, text, tmp_path):
     """The request of decoding with a tiny model."""
 
     def made(model="llama", out="r", **rest):
-        given = {"n": (N,), "d": (8,), "methods": ("topk",), "prefix": PREFIX, "greedy_steps": GREEDY, **rest}
+        given = {"n": (N,), "d": (8,), "methods": ("topk",), "prefix": PREFIX, "greedy_steps": 0, **rest}
         spec = {"model": models[model], "text": text, "device": "cpu", "input_statistics": False}
         return InjectRequest(**spec, phase="decode", out=str(tmp_path / out), **given)
 
@@ -133,7 +133,7 @@ def ids_of(text):
 
 @pytest.mark.parametrize("model", ["gpt2", "llama", "oss"])
 def test_exact_attention_decodes_as_itself(ask, model):
-    for record in ask(model, methods=("softmax",), windows=2):
+    for record in ask(model, methods=("softmax",), windows=2, greedy_steps=GREEDY):
         found, of_steps = metrics(record), steps(record)
         assert found["kl"] < 1e-11 and found["drift"] < SAME and found["top1_agreement"] == 1
         assert found["greedy_match"] == GREEDY and (record["prefix"], record["greedy_steps"]) == (PREFIX, GREEDY)
@@ -355,9 +355,9 @@ def test_bytes_are_those_of_the_cache(ask):
         assert [of[policy][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
     assert of["topk"]["cache_bytes"] == pytest.approx(whole)
     assert whole / 3 < of["topk"]["read_bytes"] < 2 * whole / 3, "two heads that share keys choose different ones"
-    [features] = ask(out="f", methods=("performer",), d=(5,), greedy_steps=0)
+    [features] = ask(out="f", methods=("performer",), d=(5,))
     assert metrics(features)["read_bytes"] == whole, "d features are made of all keys"
-    [plain] = ask(out="s", d=(5,), greedy_steps=0)
+    [plain] = ask(out="s", d=(5,))
     assert metrics(plain)["read_bytes"] == of["topk"]["read_bytes"], "greedy steps are not those of the text"
     block, pages = ask(out="p", methods=("moba", "quest:page=4"), d=(9,))
     assert block["status"] == "skipped" and "no test" in block["reason"], "one block of 512"
@@ -366,13 +366,13 @@ def test_bytes_are_those_of_the_cache(ask):
 
 
 def test_a_share_is_that_of_the_prompt(ask):
-    records = ask(methods=("knorm",), d=(0.2, 8, 0.99), greedy_steps=0)
+    records = ask(methods=("knorm",), d=(0.2, 8, 0.99))
     assert [record["d"] for record in records] == [3, 8, 14]
 
 
 def test_one_kv_head_at_a_time(ask, tmp_path):
     """In the last layer the two heads' errors add up to those of the layer, and the ranks are scipy's."""
-    records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True, greedy_steps=0)
+    records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True)
     heads = [record for record in records if record["kv_head"] is not None]
     assert len(heads) == 3 * LAYERS * 2
     layer = next(record for record in records if record["layer"] == 1 and record["kv_head"] is None)
@@ -394,7 +394,8 @@ def test_steps_say_where_the_prompt_ends(ask):
 
 
 def test_a_window_gives_the_same_alone_and_in_a_batch(ask, tmp_path):
-    alone, together = ask(windows=2), ask(out="b", windows=2, batch=2)
+    asked = {"windows": 2, "greedy_steps": GREEDY}
+    alone, together = ask(**asked), ask(out="b", batch=2, **asked)
     for a, b in zip(alone, together, strict=True):
         assert a["key"] != b["key"] and steps(a)["kl"] == pytest.approx(steps(b)["kl"], rel=1e-3, abs=1e-8)
         assert metrics(a)["greedy_match"] == metrics(b)["greedy_match"]
@@ -404,13 +405,13 @@ def test_a_window_gives_the_same_alone_and_in_a_batch(ask, tmp_path):
     ends = [number for number, line in enumerate(lines) if "schema" in json.loads(line)]
     assert len(ends) == 4  # of two windows, and exact attention in them
     path.write_text("".join(lines[: ends[2] + 1]))
-    assert [metrics(one) for one in ask(out="b", windows=2, batch=2)] == [metrics(one) for one in together]
+    assert [metrics(one) for one in ask(out="b", batch=2, **asked)] == [metrics(one) for one in together]
     assert len(path.read_text().splitlines()) == len(lines)
 
 
 def test_a_frame_has_a_row_for_each_step(ask, tmp_path):
     """Its means are those of the model's row, and `kl_so_far` is the mean up to a step."""
-    cells = ask(windows=3, batch=3, per_layer=True, greedy_steps=0)
+    cells = ask(windows=3, batch=3, per_layer=True)
     frame = open_run(tmp_path / "r").frame("step")
     together = frame[frame["layer"].isna() & ~frame["reference"]]
     assert together["step"].tolist() == 3 * list(range(N - 1 - PREFIX)) and set(together["prefix"]) == {PREFIX}
@@ -423,7 +424,7 @@ def test_a_frame_has_a_row_for_each_step(ask, tmp_path):
 
 
 def test_the_default_prefix_is_half_of_the_text(ask):
-    [record] = ask(prefix=None, greedy_steps=0)
+    [record] = ask(prefix=None)
     assert record["prefix"] == N // 2 and len(steps(record)["kl"]) == N - 1 - N // 2
     assert "greedy_match" not in metrics(record)
 
@@ -541,14 +542,14 @@ def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
     assert sorted(control) == sorted(budgets) and control != budgets
     uniform, plan = metrics(by[None]), metrics(by["residual"])
     assert plan["cache_bytes"] == pytest.approx(uniform["cache_bytes"]) and plan["kl"] != uniform["kl"]
-    other = ask(out="o", methods=("knorm",), d=(5,), plan="residual", plan_windows=2, windows=1, greedy_steps=0)
+    other = ask(out="o", methods=("knorm",), d=(5,), plan="residual", plan_windows=2, windows=1)
     assert other[1]["key"] != planned[2]["key"], "other windows make another plan"
 
 
 def test_policies_that_cannot_be_planned_leave_the_others_their_plans(ask):
     """One whose queries the prompt lacks, one that chooses at each step, and one that has budgets of its own."""
     methods = ("snapkv", "topk", "h2o:streaming=false,allocation=ada", "knorm")
-    records = ask(methods=methods, d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
+    records = ask(methods=methods, d=(5,), plan="residual", plan_windows=1)
     by = {(record["method"], plan_of(record)): record for record in records}
     assert len(by) == 4 + 1 + 1 + 4 and ("topk", None) in by and ("h2o", None) in by
     for plan in (None, "residual", "shuffled"):
@@ -592,7 +593,7 @@ def test_bytes_of_a_users_policy_are_what_it_states(ask, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     own = [f"{tmp_path}/own.py:{name}" for name in ("evicting", "evicting:stated=count", "evicting:stated=nothing")]
     own += [f"{tmp_path}/own.py:{name}" for name in ("few_bits", "few_bits:bits=10", "plain")]
-    knorm, keys, count, nothing, six, ten, plain = map(metrics, ask(methods=("knorm", *own), d=(5,), greedy_steps=0))
+    knorm, keys, count, nothing, six, ten, plain = map(metrics, ask(methods=("knorm", *own), d=(5,)))
     for found in (keys, count, nothing, six, ten, plain):
         assert found["kl"] == pytest.approx(knorm["kl"], rel=1e-4)
     for found in (keys, count):
@@ -607,7 +608,7 @@ def test_bytes_of_a_users_policy_are_what_it_states(ask, tmp_path):
 def test_a_plan_is_made_for_every_policy_that_drops_keys_and_says_for_which_it_is_not(ask, run, models, text, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     own = f"{tmp_path}/own.py"
-    given = {"d": (5,), "plan": "residual", "plan_windows": 1, "greedy_steps": 0}
+    given = {"d": (5,), "plan": "residual", "plan_windows": 1}
     records = ask(methods=(f"{own}:evicting", "knorm", "window", "topk", f"{own}:plain"), **given)
     plans = {record["method"]: planned_keys(record) for record in records if plan_of(record) == "residual"}
     assert plans.keys() == {"own.py:evicting", "knorm", "window"}
@@ -628,7 +629,7 @@ def test_a_plan_is_made_for_every_policy_that_drops_keys_and_says_for_which_it_i
 
 
 def test_a_block_that_is_not_verified_has_no_residual_error_to_plan_by(ask):
-    records = ask("neox", methods=("knorm",), d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
+    records = ask("neox", methods=("knorm",), d=(5,), plan="residual", plan_windows=1)
     by = {plan_of(record): record for record in records}
     for plan in (None, "lava"):
         assert by[plan]["status"] == "ok" and not any("residual" in name for name in metrics(by[plan]))
@@ -649,7 +650,7 @@ def test_a_model_whose_weights_lack_its_head_does_not_decode(ask):
 
 
 def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, ask, tmp_path):
-    settings = {"d": (5,), "plan": "residual", "plan_windows": 2, "windows": 2, "greedy_steps": 0}
+    settings = {"d": (5,), "plan": "residual", "plan_windows": 2, "windows": 2}
     both = ask(out="b", methods=("tova", "knorm"), **settings)
     of_knorm = {record["key"]: planned_keys(record) for record in both if record["method"] == "knorm"}
     assert of_knorm == {record["key"]: planned_keys(record) for record in planned} and any(of_knorm.values())
@@ -660,7 +661,7 @@ def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, a
 
 @pytest.mark.parametrize("plan", ["row", "mass"])
 def test_a_plan_by_rows_or_mass_is_made_and_lava_reads_one_prompt_at_a_time(ask, plan):
-    records = ask(methods=("knorm",), d=(5,), plan=plan, plan_windows=1, windows=2, batch=2, greedy_steps=0)
+    records = ask(methods=("knorm",), d=(5,), plan=plan, plan_windows=1, windows=2, batch=2)
     by = {plan_of(record): record for record in records}
     assert by["lava"]["status"] == "skipped" and "choose --batch 1" in by["lava"]["reason"]
     budgets = sum(planned_keys(by[plan]).values(), [])
@@ -761,7 +762,7 @@ def test_a_measured_plan_weighs_layers_by_what_random_keys_cost_there(ask, monke
         return weights
 
     monkeypatch.setattr(InjectCells, "_sensitivities", watching)
-    same = {"d": (5,), "greedy_steps": 0}
+    same = {"d": (5,)}
     records = ask(methods=("knorm",), plan="measured", plan_windows=2, windows=1, **same)
     budgets = next(sum(keys.values(), []) for record in records if (keys := planned_keys(record)))
     assert sum(budgets) == 5 * LAYERS * 2 and len(set(budgets)) > 1
@@ -911,7 +912,7 @@ def test_the_mean_so_far_is_of_the_steps_that_have_a_number():
 
 def test_exact_attention_has_its_own_loss_and_all_bytes(ask, models, text, tmp_path):
     """Three layers, two KV heads of 8 numbers, keys and values, 2 bytes each, of every token of the prompt."""
-    [cell] = ask(methods=("window",), d=(6,))
+    [cell] = ask(methods=("window",), d=(6,), greedy_steps=GREEDY)
     [exact] = [one for one in read_records(tmp_path / "r") if not one["requested"]]
     found, own = metrics(exact), metrics(cell)
     assert (exact["method"], exact["d"], exact["reference"], exact["layers"]) == ("exact", None, True, "0-2")

@@ -84,7 +84,8 @@ def ask(models, text, tmp_path):
     def measured(model, methods, tests=True, **rest):
         whole, ids = opened(models[model], text)
         first = (next(iter(capture(whole, {"input_ids": ids}).values())).layer,)
-        given = {"n": (N,), "d": (D,), "prefix": PREFIX, "layer": first, "input_statistics": False, **rest}
+        given = {"n": (N,), "d": (D,), "prefix": PREFIX, "layer": first, "input_statistics": False}
+        given |= {"greedy_steps": 0, **rest}
         spec = {"model": models[model], "text": text, "device": "cpu", "phase": "decode", "methods": methods}
         request = InjectRequest(**spec, out=str(tmp_path / str(rest)), **given)
         if not tests:
@@ -113,7 +114,7 @@ def test_a_prompt_that_is_kept_whole_changes_nothing(ask, name):
     """The last number of keys and values is that of the layers that have some."""
     layer = {"layer": (1, 3)} if name == "shared layers" else {}
     exact, all_keys = ask(name, ("softmax", "knorm"), tests=False, d=(PREFIX,), greedy_steps=4, **layer)
-    few, topk = ask(name, ("knorm", "topk"), greedy_steps=0, **layer)
+    few, topk = ask(name, ("knorm", "topk"), **layer)
     for found in (exact, all_keys):
         assert found["kl"] < 1e-10 and found["drift"] < SAME and found["greedy_match"] == 4
         assert found["cache_bytes"] == found["read_bytes"] == exact["cache_bytes"] == topk["cache_bytes"]
@@ -124,7 +125,7 @@ def test_a_prompt_that_is_kept_whole_changes_nothing(ask, name):
 @pytest.mark.parametrize("name, layers", [("convolutions", 1), ("Mamba, one token at a time", 1)])
 def test_layers_without_keys_hold_no_bytes_of_the_prompt(ask, name, layers):
     whole = layers * 2 * 2 * 8 * ROW  # keys and values of two KV heads of 8
-    exact, few = ask(name, ("softmax", "knorm"), greedy_steps=0)
+    exact, few = ask(name, ("softmax", "knorm"))
     assert [exact["cache_bytes"], few["cache_bytes"]] == pytest.approx([PREFIX * whole, D * whole])
 
 
@@ -137,7 +138,7 @@ def kept_of(models, text, name, layer, method, options):
 
 def test_a_row_that_all_heads_share_is_held_while_one_of_them_keeps_it(ask, models, text):
     row = (LATENT["kv_lora_rank"] + LATENT["qk_rope_head_dim"]) * ROW
-    exact, few = ask("latent rows", ("softmax", "knorm"), greedy_steps=0)
+    exact, few = ask("latent rows", ("softmax", "knorm"))
     kept = kept_of(models, text, "latent rows", 0, "knorm", {})
     together = len(set(kept.flatten().tolist()))
     assert D < together < 4 * D and exact["cache_bytes"] == pytest.approx(2 * PREFIX * row)  # of two layers
@@ -148,13 +149,13 @@ def test_keys_that_layers_share_are_held_while_one_of_them_keeps_them(ask, model
     """Layers 1 and 3 read one layer of the cache, 0 and 2 another one, of 8 tokens before the next one."""
     row, method, options = 2 * 2 * 8 * ROW, "h2o", {}
     local = 8 * row
-    [both] = ask("shared layers", (method,), layer=(1, 3), greedy_steps=0)
+    [both] = ask("shared layers", (method,), layer=(1, 3))
     kept = [kept_of(models, text, "shared layers", layer, method, options) for layer in (1, 3)]
     union = [len(set(torch.cat(kept, 1)[2 * head : 2 * head + 2].flatten().tolist())) for head in (0, 1)]
     assert D < sum(union) / 2 < 2 * D
     assert both["cache_bytes"] == both["read_bytes"] == pytest.approx(local + row * sum(union) / 2)
     for layer in (1, 3):
-        [alone] = ask("shared layers", (method,), layer=(layer,), greedy_steps=0)
+        [alone] = ask("shared layers", (method,), layer=(layer,))
         assert alone["cache_bytes"] == pytest.approx(local + row * PREFIX), "the other layer reads all keys"
         assert alone["drift"] > 1e-3
 

@@ -116,7 +116,7 @@ def ask(models, texts, tmp_path):
 
     def measured(model="bert", out="r", text="words", **rest):
         spec = {"model": models[model], "text": texts[text], "device": "cpu", **rest.pop("spec", {})}
-        arguments = {"n": (N,), "d": (8,), "methods": ("skyformer",), **rest}
+        arguments = {"n": (N,), "d": (8,), "methods": ("skyformer",), "input_statistics": False, **rest}
         return requested(measure_drift(InjectRequest(**spec, out=str(tmp_path / out), **arguments)).outcome.records)
 
     return measured
@@ -126,8 +126,9 @@ def ask(models, texts, tmp_path):
 def inject(run, models, texts):
     """``attnprobe inject`` on a tiny model in this process: ``(code, stdout, stderr)``."""
 
-    def call(model, *args):
-        return run("inject", "--model", models[model], "--text", texts["words"], "--n", N, "--device", "cpu", *args)
+    def call(model, *args, inputs=False):
+        spec = ("--model", models[model], "--text", texts["words"], "--n", N, "--device", "cpu")
+        return run("inject", *spec, *(("--no-input-statistics",) * (not inputs)), *args)
 
     return call
 
@@ -769,7 +770,7 @@ def test_without_single_layers_there_is_no_figure_and_it_says_so(inject):
 
 
 def test_gates_judge_all_layers_together(inject):
-    args = ("bert", "--d", 8, "--per-layer", "--out", "r", "--junit", "g.xml", "--no-input-statistics")
+    args = ("bert", "--d", 8, "--per-layer", "--out", "r", "--junit", "g.xml")
     gates = ("drift=1e-6", "local_error.max=1e-6", "perplexity=1e9")  # a masked model has no perplexity
     code, _, err = inject(*args, *(word for gate in gates for word in ("--fail-above", gate)))
     assert code == 1 and err.count("gate failed: drift.mean <= 1e-06: skyformer d=8 n=40") == 1
@@ -864,7 +865,7 @@ def test_causal_models_are_ranked_by_their_divergence_and_others_by_drift(ask, t
     """The sentence is that of compare: the best at each d, with the p-value of the windows."""
     causal = ":causal=true" if model == "llama" else ""
     methods = f"window:sinks=2{causal and ',causal=true'},window{causal}"
-    ask(model, methods=(methods,), d=(8, 12), windows=4, input_statistics=False)
+    ask(model, methods=(methods,), d=(8, 12), windows=4)
     [shown] = views(open_run(tmp_path / "r"))
     [grid] = shown.tables
     assert (grid.table.name, grid.table.metric, grid.table.main) == (table, metric, f"{metric}.mean")
@@ -958,21 +959,21 @@ def test_minilm_has_no_head_and_drifts_by_rounding(run, texts):
 def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts):
     """Those of the Q, K and V that other commands read, layer by layer; none of another dtype."""
     base = ("--windows", "2", "--method", "nystromformer", "--d", "4", "--format", "json")
-    code, out, err = inject("bert", *base, "--batch", "2", "--out", "with")
+    code, out, err = inject("bert", *base, "--batch", "2", "--out", "with", inputs=True)
     assert code == 0, err
     places = [(one["layer"], one["window"]) for one in open_run("with").inputs]
     assert sorted(places) == [(layer, window) for layer in range(LAYERS) for window in range(2)]
     kept = Path("with/inputs.jsonl").read_bytes()
-    assert (
-        inject("bert", *base, "--batch", "2", "--out", "with")[0] == 0
-        and Path("with/inputs.jsonl").read_bytes() == kept
-    )
+    assert inject("bert", *base, "--batch", "2", "--out", "with", inputs=True)[0] == 0
+    assert Path("with/inputs.jsonl").read_bytes() == kept
     read = load_qkv(model=models["bert"], text=texts["words"], n=N, layer=1, device="cpu")
     expected = input_statistics(read)
     [one] = [one for one in open_run("with").inputs if (one["layer"], one["window"]) == (1, 0)]
     assert [row["entropy"] for row in one["rows"]] == pytest.approx(expected["entropy"].tolist(), rel=1e-4)
-    for place, more in enumerate((["--model-dtype", "bfloat16"], ["--no-input-statistics"])):
-        assert inject("bert", *base, *more, "--out", f"without{place}")[0] == 0
+    for place, inputs in enumerate((True, False)):
+        spec = {"model": models["bert"], "text": texts["words"], "n": (N,), "d": (4,), "methods": ("nystromformer",)}
+        more = {"model_dtype": "bfloat16"} if inputs else {}
+        measure_drift(InjectRequest(**spec, **more, device="cpu", input_statistics=inputs, out=f"without{place}"))
         assert not open_run(f"without{place}").inputs
 
 
