@@ -131,7 +131,7 @@ def ids_of(text):
     return torch.tensor([[2, *(VOCABULARY.index(word) for word in words), 3]])
 
 
-@pytest.mark.parametrize("model", ["gpt2", "llama", "oss"])
+@pytest.mark.parametrize("model", others_slow(["gpt2", "llama", "oss"], lambda model: model[0] != "gpt2"))
 def test_exact_attention_decodes_as_itself(ask, model):
     for record in ask(model, methods=("softmax",), windows=2, greedy_steps=GREEDY):
         found, of_steps = metrics(record), steps(record)
@@ -372,9 +372,9 @@ def test_a_share_is_that_of_the_prompt(ask):
 
 def test_one_kv_head_at_a_time(ask, tmp_path):
     """In the last layer the two heads' errors add up to those of the layer, and the ranks are scipy's."""
-    records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True)
+    records = ask(methods=("knorm", "window"), d=(6,), per_head=True, per_layer=True)
     heads = [record for record in records if record["kv_head"] is not None]
-    assert len(heads) == 3 * LAYERS * 2
+    assert len(heads) == 2 * LAYERS * 2
     layer = next(record for record in records if record["layer"] == 1 and record["kv_head"] is None)
     parts = [r for r in heads if (r["layer"], r["window"], r["method"]) == (1, layer["window"], layer["method"])]
     parts = [metrics(record) for record in parts]
@@ -383,7 +383,7 @@ def test_one_kv_head_at_a_time(ask, tmp_path):
     assert all(part["kl"] > 0 for part in parts) and parts[0]["kl"] != parts[1]["kl"]
     found = {row["places"]: row for row in lines_of(read_records(tmp_path / "r"), "predictors")}
     means = [[metrics(cell)[name] for cell in heads] for name in ("residual_error", "kl")]
-    assert found["KV heads"]["points"] == len(heads) and found["layers"]["points"] == 3 * LAYERS
+    assert found["KV heads"]["points"] == len(heads) and found["layers"]["points"] == 2 * LAYERS
     assert found["KV heads"]["rho_residual_error"] == pytest.approx(spearmanr(*means).statistic)
     assert found["layers"]["rho_lost_mass"] is not None
 
