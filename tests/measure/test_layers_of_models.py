@@ -7,6 +7,7 @@ import transformers
 from asked import measured
 from inject_rows import local, metrics
 from sources_helpers import VOCABULARY, save, seeded, text_of
+from thinned import others_slow
 
 from attnprobe import injected, load_qkv
 from attnprobe.errors import UsageError
@@ -42,7 +43,7 @@ def command(folder, tmp_path, monkeypatch):
     return command
 
 
-@pytest.mark.parametrize("name", HEADED)
+@pytest.mark.parametrize("name", others_slow(HEADED, lambda name: name[0] == "Zamba2"))
 def test_all_means_the_layers_with_attention_by_their_own_numbers(command, name):
     layers = ATTENTION[name]
     records = command("error", "window", "--model", name, "--layer", "all", "--no-matrix")
@@ -59,7 +60,7 @@ def test_a_layer_without_attention_is_refused_with_those_that_have_it(command):
             command(*command_line, "window", "--model", "LFM2", "--layer", "4")
 
 
-@pytest.mark.parametrize("name", HEADED)
+@pytest.mark.parametrize("name", others_slow(HEADED, lambda name: name[0] != "LFM2"))
 def test_the_drift_is_that_of_all_calls_of_the_layers(command, folder, name):
     for layers in (ATTENTION[name], ATTENTION[name][-1:]):
         chosen = ",".join(map(str, layers))
@@ -99,7 +100,7 @@ def test_a_source_gives_the_layer_that_is_asked_for(folder):
             assert qkv.p_v == qkv.p * (2 if name == "DiffLlama" else 1)
 
 
-@pytest.mark.parametrize("name", HEADED)
+@pytest.mark.parametrize("name", others_slow(HEADED, lambda name: name[0] != "DiffLlama"))
 def test_steps_of_decoding_read_the_layers_with_attention(command, name):
     records = command("inject", "topk,h2o", "--model", name, "--phase", "decode", "--steps", "8")
     assert [(record["status"], record["layers"]) for record in records] == [("ok", spans(ATTENTION[name]))] * 2

@@ -330,6 +330,7 @@ def test_a_window_that_only_the_forward_shows_is_told_afterwards(families, text_
 
 SELECTED = ("last:5", "every:4", "random:7", "0,3,9-12")
 PARTS = ("last:5", "every:4", "0,1", "23")
+TURNS = (("mistral", "last:5"), ("gpt_oss", "23"), ("llama", "every:4"), ("modernbert", "every:4"), ("gpt2", "last:5"))
 
 
 def test_a_window_wider_than_the_text_hides_nothing_and_is_told(families, text_file):
@@ -342,7 +343,7 @@ SOME = [(name, of) for name in ("mistral", "gpt_oss", "modernbert", "llama", "gp
 
 
 # a model has its own masks, and a selection its own rows: each one runs with the others' first
-@pytest.mark.parametrize("name, queries", others_slow(SOME, lambda case: case[1] == "every:4" or case[0] == "gpt_oss"))
+@pytest.mark.parametrize("name, queries", others_slow(SOME, lambda case: case[0] == "gpt_oss" or case in TURNS))
 def test_some_queries_are_rows_of_all(families, text_file, name, queries):
     full = source(families(name), text_file).qkv(24, [0, 1], 0)
     some = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
@@ -358,7 +359,7 @@ def test_some_queries_are_rows_of_all(families, text_file, name, queries):
 PARTED = [(name, of) for name in ("llama", "mistral", "gemma3", "gpt_oss", "gpt2") for of in PARTS]
 
 
-@pytest.mark.parametrize("name, queries", others_slow(PARTED, lambda case: case[1] == "last:5" or case[0] == "gpt2"))
+@pytest.mark.parametrize("name, queries", others_slow(PARTED, lambda case: case[0] == "gemma3" or case in TURNS))
 def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, queries):
     """What they give is that of one forward; 24 tokens in parts of 7 are more than a window and a last part of 3."""
     full = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)

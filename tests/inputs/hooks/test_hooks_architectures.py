@@ -189,7 +189,10 @@ def own_outputs(model, batch, projection, paths):
     return actual
 
 
-@pytest.mark.parametrize("form", ["float32", "float32, padded on the right", "float32, padded on the left", "float64"])
+FORMS = ("float32", "float32, padded on the right", "float32, padded on the left", "float64")
+
+
+@pytest.mark.parametrize("form", others_slow(FORMS, lambda form: form[0] in FORMS[2:]))
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_a_qkv_gives_the_models_own_attention(name, form):
     """Windows, grouped keys and sinks. In float64 too the softmax of these models is in float32."""

@@ -190,7 +190,8 @@ CROPPED.remove(("gemma", "knorm"))  # the norms behind its k-norm are equal
 
 
 @pytest.mark.parametrize(
-    "model, method", others_slow(CROPPED, lambda case: case[0] == "llama" or "snapkv" in case[1] or case[1] == "h2o")
+    "model, method",
+    others_slow(CROPPED, lambda case: case[0] == "llama" or case in (CROPPED[7], ("capped", "h2o"))),
 )
 def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, model, method):
     """transformers' own cache, cut to the keys of each KV head of global layers, then one token after another."""
@@ -216,7 +217,7 @@ def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, model, metho
     assert abs(metrics(record)["loss_change"]) > 1e-3
 
 
-@pytest.mark.parametrize("model", ["llama", "capped"])
+@pytest.mark.parametrize("model", others_slow(["llama", "capped"], lambda model: model[0] == "capped"))
 def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models, text, model):
     """In the last layer, where no earlier change moves the queries: a dense mask on the model's own scores."""
     last = LAYERS - 1

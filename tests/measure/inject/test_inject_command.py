@@ -207,7 +207,7 @@ def hidden_words(length, window, seed):
     return sorted((1 + order[: round(0.15 * (length - 2))]).tolist())
 
 
-@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("model", others_slow(["gpt2", "llama"], lambda model: model[0] == "llama"))
 def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models, texts, model):
     actual = metrics(ask(model, methods=("window:causal=true",))[0])
     ids, whole = ids_of(texts), opened(models[model])
@@ -372,7 +372,10 @@ def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, t
     assert metrics(first)["bad_rows"] == sum(int(one.diagnostics["bad_rows"].sum()) for one in made) > 0
 
 
-@pytest.mark.parametrize(("model", "method"), [("bert", "skyformer"), ("llama", "window:causal=true")])
+BATCHED = [("bert", "skyformer"), ("llama", "window:causal=true")]
+
+
+@pytest.mark.parametrize(("model", "method"), others_slow(BATCHED, lambda case: case[0] == "bert"))
 def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
     settings = {"text": "lines", "methods": (method,), "lines": True, "windows": 4}
     alone, together = ask(model, "a", **settings), ask(model, "b", batch=4, **settings)
@@ -945,6 +948,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
 
 
 @needs_minilm
+@pytest.mark.slow  # a model without a head and exact attention in any model are in the ordinary suite
 def test_minilm_has_no_head_and_drifts_by_rounding(run, texts):
     options = "--n 64 --d 32 --per-layer --layer 0,5 --method softmax,nystromformer --device cpu --format json"
     code, out, err = run("inject", "--model minilm --text embedded", options)
