@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rcParams
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -375,7 +375,8 @@ def settle(drawn: Drawn) -> None:
     if rcParams["savefig.dpi"] != "figure":
         drawn.set_dpi(rcParams["savefig.dpi"])
     drawn.draw_without_rendering()
-    drawn.set_layout_engine("none")
+    with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        drawn.set_layout_engine(None)  # with an engine, even one that does nothing, each file is drawn twice
     # rounded, because ids in SVG are hashes of positions, whose last digits vary between processes
     for axis in drawn.axes:
         left, bottom, width, height = (round(end, 6) for end in axis.get_position().bounds)

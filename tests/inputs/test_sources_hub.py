@@ -123,6 +123,25 @@ def unreachable(tmp_path_factory):
         )
 
 
+@pytest.fixture
+def refused(no_hub, monkeypatch):
+    """The hub's host refuses connections, in this process; its caches are empty."""
+    for name in (*hub.OFFLINE, *hub.PROXIES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub, "_answers", {})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        yield
+
+
+def facts_of(**spec):
+    """What is read in this process, after a forward."""
+    source = resolve(SourceSpec(device="cpu", **spec))
+    assert source.qkv(20, [0], 0)[0].n == 20
+    return source.facts
+
+
 @pytest.mark.slow
 def test_what_was_named_never_falls_back(unreachable):
     lines = [answer[2] for answer in unreachable["answers"][:6]]
@@ -136,13 +155,23 @@ def test_what_was_named_never_falls_back(unreachable):
     assert "use --tokenizer with a vocab.txt or tokenizer.json file" in lines[3]
 
 
-def test_strict_refuses_every_substitute(unreachable):
-    assert "bert-base-cased is out of reach, and --strict forbids a substitute" in unreachable["answers"][4][2]
-    assert "the tokenizer of bert-base-cased is not at hand, and --strict" in unreachable["answers"][5][2]
+NO_MODEL = "bert-base-cased is out of reach, and --strict forbids a substitute"
+NO_TOKENIZER = "the tokenizer of bert-base-cased is not at hand, and --strict"
 
 
-def test_what_was_left_open_falls_back_and_says_so(unreachable):
-    initialized, default, redrawn = unreachable["answers"][6:9]
+def test_strict_refuses_every_substitute(refused):
+    for spec, says in (({}, NO_MODEL), ({"weights": "initialized", "text": "embedded"}, NO_TOKENIZER)):
+        with pytest.raises(SourceError, match=says):
+            facts_of(**spec, strict=True)
+
+
+def test_what_was_left_open_falls_back_and_says_so(refused):
+    answers = facts_of(weights="initialized"), facts_of(), facts_of(weights="initialized-qkv")
+    check_substitutes(*answers, describe_defaults())
+    assert hub.hub_reachable() is False and hub.cached_models() == []
+
+
+def check_substitutes(initialized, default, redrawn, defaults):
     assert initialized["fallback"] == [
         "using the prose that attnprobe carries (embedded): Wikitext-2 is out of reach",
         "using a vocabulary of the text's own words: the tokenizer of bert-base-cased is not at hand",
@@ -155,16 +184,17 @@ def test_what_was_left_open_falls_back_and_says_so(unreachable):
         assert default["fallback"][0] == (
             "using the packaged MiniLM weights (pretrained): bert-base-cased is out of reach"
         )
-        assert unreachable["defaults"][0] == "model: minilm, weights pretrained"
-        assert unreachable["defaults"][1] == (
-            "  (using the packaged MiniLM weights (pretrained): bert-base-cased is out of reach)"
-        )
+        assert defaults[0] == "model: minilm, weights pretrained"
+        assert defaults[1] == ("  (using the packaged MiniLM weights (pretrained): bert-base-cased is out of reach)")
     else:
         assert (default["model"], default["weights"]) == (BUILT_IN, "initialized")
-    assert "text: embedded (Wikitext-2 is out of reach)" in unreachable["defaults"]
+    assert "text: embedded (Wikitext-2 is out of reach)" in defaults
 
 
-def test_nothing_waits_for_a_hub_that_is_not_there(unreachable):
+@pytest.mark.slow
+def test_a_fresh_process_has_the_same_substitutes_and_waits_for_no_hub(unreachable):
+    assert NO_MODEL in unreachable["answers"][4][2] and NO_TOKENIZER in unreachable["answers"][5][2]
+    check_substitutes(*unreachable["answers"][6:9], unreachable["defaults"])
     assert unreachable["reachable"] is False and unreachable["cached"] == []
     assert unreachable["seconds"] < 30  # nine sources and five forwards; each retry of the libraries would add 20 s
 

@@ -211,6 +211,11 @@ def test_the_fallback_vocabulary_is_words_by_count_then_alphabet():
     assert fallback_vocabulary(text("b a b, Cc"), 8).tokenizer.get_vocab_size() == 8
 
 
+def test_the_fallback_vocabulary_knows_its_text():
+    assert TokenStream(embedded(), fallback_vocabulary(embedded(), 28996)).unknown_fraction(50_000) == 0
+
+
+@pytest.mark.slow
 def test_the_fallback_vocabulary_is_the_same_in_every_process(tmp_path):
     code = (
         "from attnprobe.inputs.text import embedded; from attnprobe.inputs.vocabulary import fallback_vocabulary;"
@@ -221,7 +226,6 @@ def test_the_fallback_vocabulary_is_the_same_in_every_process(tmp_path):
     environment = clean_environment(tmp_path, PYTHONHASHSEED=another)
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert there.stdout.split() == [here.sha256, str(here.tokenizer.get_vocab_size())]
-    assert TokenStream(embedded(), here).unknown_fraction(50_000) == 0
 
 
 # windows and segments

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
+from asked import measured
 from golden.small_runs import COMMANDS, INPUTS
 from thinned import others_slow
 
@@ -78,15 +79,15 @@ def whole(ask, kept):
     """A copy of the small run of a command, which is measured once: its answer and seconds."""
     made, folder = kept
 
-    def copied(name, to, *left_out):
-        if name not in made:
+    def copied(name, to, *left_out, figures=False):
+        if (name, figures) not in made:
             begin = perf_counter()
-            code, out, err = ask(name, "--plot", "--out", "r", "--format", "json")
+            code, out, err = ask(name, *(("--plot",) * figures), "--out", "r", "--format", "json")
             assert code == 0, err
-            made[name] = out, perf_counter() - begin
-            shutil.move("r", folder / name)
-        shutil.copytree(folder / name, to, ignore=shutil.ignore_patterns(*left_out))
-        return made[name]
+            made[name, figures] = out, perf_counter() - begin
+            shutil.move("r", folder / f"{name}-{figures}")
+        shutil.copytree(folder / f"{name}-{figures}", to, ignore=shutil.ignore_patterns(*left_out))
+        return made[name, figures]
 
     return copied
 
@@ -108,21 +109,26 @@ def files(folder):
     return {path: path.read_bytes() for kind in ("tables", "figures") for path in sorted(Path(folder, kind).glob("*"))}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run, whole, name):
-    actual = json.loads(whole(name, "r")[0])
+#: figures are drawn twice, so not those of every command
+FIGURES = [(name, figures) for name in EXPERIMENTS for figures in (False, True)]
+KEPT = (("error", True), *((name, False) for name in ("audit", "condition", "inject", "stability", "theory")))
+
+
+@pytest.mark.parametrize("name, figures", others_slow(FIGURES, lambda case: case in KEPT))
+def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run, whole, name, figures):
+    actual = json.loads(whole(name, "r", figures=figures)[0])
     assert {"schema", "command", "source", "rows", "run"} <= set(actual) and actual["command"] == name
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert manifest["status"] == "finished" and manifest["config"]["device"]["origin"] == "command line"
     first, left = Path("r/rows.jsonl").read_bytes(), files("r")
-    assert {path.suffix for path in left} >= {".md", ".csv", ".json", ".tex", ".svg", ".png", ".pdf"}
+    assert {path.suffix for path in left} >= {".md", ".csv", ".json", ".tex", *((".svg", ".png", ".pdf") * figures)}
 
-    for kind in ("tables", "figures"):
-        shutil.rmtree(Path("r", kind))
-    code, _, err = run("report", "r")
+    shutil.rmtree("r/tables")
+    shutil.rmtree("r/figures", ignore_errors=True)
+    code, _, err = run("report", "r", "--plot", "all" if figures else "none")
     assert code == 0 and left.items() <= files("r").items(), err
     if name != "error":  # whose figures are drawn again, as those of every command
-        shutil.rmtree("r/figures")
+        shutil.rmtree("r/figures", ignore_errors=True)
     code, out, err = ask(name, "--out", "r")
     assert code == 0 and "skyformer" in out, err
     tables = {path: text for path, text in left.items() if name == "error" or path.parent.name == "tables"}
@@ -130,23 +136,24 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_run_that_was_cut_off_is_gone_on_with(ask, whole, name):
+def test_a_run_that_was_cut_off_is_gone_on_with(whole, name):
     """Where its last record was torn: what is there stays, and the rest is measured as in a whole run."""
-    _, elapsed = whole(name, "r", "tables", "figures")
+    _, elapsed = whole(name, "r", "tables")
     path, before = Path("r/rows.jsonl"), records("r")
     assert all(0 < seconds < elapsed for record in before if (seconds := record.get("seconds")))
     *kept, last = path.read_text().splitlines(keepends=True)
     path.write_text("".join(kept) + last[: len(last) // 2])
     while kept and "schema" not in json.loads(kept[-1]):  # rows of the cell that was cut off
         kept.pop()
-    code, _, err = ask(name, "--out", "r")
-    assert code == 0, err
+    options, word, methods = METHODS_OF[name]
+    measured(name, *options.split(), word, methods, "--device", "cpu", "--out", "r")
     assert path.read_text().startswith("".join(kept))
     assert list(map(repeatable, records("r"))) == list(map(repeatable, before))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_method_that_fails_is_a_row_beside_the_others(ask, monkeypatch, name):
+    """A row is shown as those of every command, and the exit code is that of its status."""
     failing = METHODS_OF[name][2].partition(",")[0]
 
     @wraps(METHODS[failing].function)
@@ -154,13 +161,17 @@ def test_a_method_that_fails_is_a_row_beside_the_others(ask, monkeypatch, name):
         raise RuntimeError("a bad day\nmore")
 
     monkeypatch.setitem(METHODS, failing, replace(METHODS[failing], function=bad_day))
-    code, out, _ = ask(name, "--out", "r")
-    assert code == 4 and "a bad day" in out
+    if name == "error":
+        code, out, _ = ask(name, "--out", "r")
+        assert code == 4 and "a bad day" in out
+    else:
+        options, word, methods = METHODS_OF[name]
+        measured(name, *options.split(), word, methods, "--device", "cpu", "--out", "r")
     states = {(one.get("method"), one["status"]) for one in records("r")}
     assert (failing, "failed") in states and any(state == "ok" for _, state in states)
 
 
-@pytest.mark.parametrize("name", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "theory", "stability")))
+@pytest.mark.parametrize("name", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "theory")))
 def test_a_sweep_is_the_command_and_tells_its_plan(ask, run, whole, name):
     whole(name, "s")
     options, word, methods = METHODS_OF[name]

@@ -1,6 +1,7 @@
 """Models with local layers, which have a sliding window, and global ones, such as Gemma 3."""
 
 import pytest
+from asked import measured
 from inject_rows import metrics
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
@@ -27,65 +28,77 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def measured(run, folder, tmp_path, monkeypatch):
+def shown_by(run, folder, tmp_path, monkeypatch):
     """Runs a command in the folder; gives its records, its tables and what it said."""
     monkeypatch.chdir(folder)
 
-    def measured(*arguments, code=0):
+    def measure(*arguments, code=0):
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         got, shown, said = run(*arguments, *HERE, "--out", out)
         assert got == code, said
         records = read_records(out) if code == 0 else []
         return [record for record in records if record["requested"]], shown, said
 
-    return measured
+    return measure
+
+
+@pytest.fixture
+def records_of(folder, tmp_path, monkeypatch):
+    """Measures a command in the folder, and shows nothing; gives its records."""
+    monkeypatch.chdir(folder)
+
+    def measure(*arguments):
+        records = measured(*arguments, *HERE, "--out", tmp_path / f"run{len(list(tmp_path.iterdir()))}")
+        return [record for record in records if record["requested"]]
+
+    return measure
 
 
 def layers_of(records, method, field="layer"):
     return [record[field] for record in records if record["method"] == method]
 
 
-def test_methods_are_compared_in_the_global_layers(measured):
-    records, shown, said = measured("inject", "--model", "gemma", "--method", "window,quest")
+def test_methods_are_compared_in_the_global_layers(shown_by, records_of):
+    records, shown, said = shown_by("inject", "--model", "gemma", "--method", "window,quest")
     assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == ["1, 3"]
     assert "layers 1, 3 are global and replaced; the other 2 keep exact attention to their window" in shown
     assert "skipped" not in shown and "sliding" not in said
-    named, _, _ = measured("inject", "--model", "gemma", "--method", "window,quest", "--layer", "1,3")
+    named = records_of("inject", "--model", "gemma", "--method", "window,quest", "--layer", "1,3")
     assert list(map(metrics, named)) == list(map(metrics, records))
     assert [record["key"] for record in named] == [record["key"] for record in records]
 
 
-def test_all_layers_are_those_that_a_method_takes(measured):
-    records, shown, said = measured("inject", "--model", "gemma", "--method", "window,quest", "--layer", "all")
+def test_all_layers_are_those_that_a_method_takes(shown_by, records_of):
+    records, shown, said = shown_by("inject", "--model", "gemma", "--method", "window,quest", "--layer", "all")
     assert layers_of(records, "window", "layers") == ["0-3"] and layers_of(records, "quest", "layers") == ["1, 3"]
     assert "window: layers 0-3 replaced" in shown and "quest: layers 1, 3 are global and replaced" in shown
     assert "quest has no form for sliding windows: only on the 2 global of 4 layers" in said
-    alone, _, _ = measured("inject", "--model", "gemma", "--method", "quest", "--per-layer", "--layer", "all")
+    alone = records_of("inject", "--model", "gemma", "--method", "quest", "--per-layer", "--layer", "all")
     assert layers_of(alone, "quest") == [None, 1, 3]
 
 
-def test_local_layers_are_replaced_where_they_are_named(measured):
-    records, _, _ = measured("inject", "--model", "gemma", "--method", "window,quest", "--layer", "local")
+def test_local_layers_are_replaced_where_they_are_named(records_of):
+    records = records_of("inject", "--model", "gemma", "--method", "window,quest", "--layer", "local")
     assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == ["0, 2"]
     assert [record["status"] for record in records] == ["ok", "skipped"]
     assert "attention has a sliding window, and quest has no form for it" in records[1]["reason"]
 
 
-def test_steps_of_decoding_too(measured):
+def test_steps_of_decoding_too(shown_by):
     steps = ("--phase", "decode", "--greedy-steps", 0)
-    records, shown, _ = measured("inject", "--model", "gemma", "--method", "topk,quest", *steps)
+    records, shown, _ = shown_by("inject", "--model", "gemma", "--method", "topk,quest", *steps)
     assert {record["status"] for record in records} == {"ok"}
     assert shown.count("layers 1, 3 are global and replaced") == 1  # of all methods
 
 
-def test_exact_attention_in_every_layer_changes_nothing(measured):
-    [record], shown, _ = measured("inject", "--model", "gemma", "--method", "softmax", "--layer", "all")
+def test_exact_attention_in_every_layer_changes_nothing(shown_by):
+    [record], shown, _ = shown_by("inject", "--model", "gemma", "--method", "softmax", "--layer", "all")
     assert record["layers"] == "0-3" and metrics(record)["drift"] < 2e-6
     assert "keep exact attention" not in shown
 
 
-def test_a_model_without_global_layers_has_all_of_them_replaced(measured):
-    records, shown, _ = measured("inject", "--model", "mistral", "--method", "window,quest")
+def test_a_model_without_global_layers_has_all_of_them_replaced(shown_by):
+    records, shown, _ = shown_by("inject", "--model", "mistral", "--method", "window,quest")
     assert layers_of(records, "window", "layers") == layers_of(records, "quest", "layers") == ["0-1"]
     assert [record["status"] for record in records] == ["ok", "skipped"] and "are global" not in shown
 
@@ -93,24 +106,25 @@ def test_a_model_without_global_layers_has_all_of_them_replaced(measured):
 ERROR = ("error", "--model", "gemma", "--no-matrix", "--method")
 
 
-def test_all_layers_are_no_list_of_skipped_rows(measured):
-    records, _, said = measured(*ERROR, "window,quest", "--layer", "all")
+def test_all_layers_are_no_list_of_skipped_rows(shown_by, records_of):
+    records, _, said = shown_by(*ERROR, "window,quest", "--layer", "all")
     assert layers_of(records, "window") == [0, 1, 2, 3] and layers_of(records, "quest") == [1, 3]
     assert {record["status"] for record in records} == {"ok"}
     assert "quest has no form for sliding windows: only on the 2 global of 4 layers" in said
-    records, _, _ = measured(*ERROR, "quest", "--layer", "all")
+    records = records_of(*ERROR, "quest", "--layer", "all")
     assert {record["layer"] for record in records} == {1, 3}  # references alone are no result
 
 
 @pytest.mark.parametrize(("layer", "expected"), [("global", [1, 3]), ("local", [0, 2]), ("0", [0])])
-def test_layers_by_word_and_by_number(measured, layer, expected):
-    records, _, _ = measured(*ERROR, "window,quest", "--layer", layer)
+def test_layers_by_word_and_by_number(records_of, layer, expected):
+    records = records_of(*ERROR, "window,quest", "--layer", layer)
     assert layers_of(records, "window") == layers_of(records, "quest") == expected
     statuses = {record["status"] for record in records if record["method"] == "quest"}
     assert statuses == ({"ok"} if layer == "global" else {"skipped"})
 
 
-def test_a_file_of_q_k_v_keeps_the_kinds_of_its_layers(run, measured, folder, tmp_path):
+def test_a_file_of_q_k_v_keeps_the_kinds_of_its_layers(run, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
     out = tmp_path / "qkv.safetensors"
     place = ("--model", "gemma", "--text", "words.txt", "--n", 48, "--device", "cpu")
     assert run("extract", *place, "--layer", "all", "--out", out)[0] == 0
@@ -141,6 +155,6 @@ def test_some_queries_of_many_layers_are_extracted_and_read_again(run, folder, t
     assert code == 0 and "layers 1, 3" in shown, said
 
 
-def test_a_word_without_layers_is_refused(measured):
-    _, _, said = measured("error", "--model", "mistral", "--layer", "global", "--no-matrix", code=2)
+def test_a_word_without_layers_is_refused(shown_by):
+    _, _, said = shown_by("error", "--model", "mistral", "--layer", "global", "--no-matrix", code=2)
     assert "layer global: every layer has a sliding window; choose all" in said

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from thinned import others_slow
 
 from attnprobe import QKV
 from attnprobe.errors import UsageError
@@ -100,8 +101,10 @@ def test_the_formula_is_that_of_independent_relative_errors():
 BENIGN = ["linformer", "nystromformer", "performer", "linear", "efficient", "kernelized", "random", "bigbird"]
 
 
-@pytest.mark.parametrize("format", ["bf16", "fp16", "tf32"])
-@pytest.mark.parametrize("name", BENIGN)
+EACH = [(name, format) for name in BENIGN for format in ("bf16", "fp16", "tf32")]
+
+
+@pytest.mark.parametrize("name, format", others_slow(EACH, lambda case: case[1] == "bf16" or case[0] == "linformer"))
 def test_it_is_within_two_of_the_measured_error(name, format):
     of = computation_of(qkv(), name, 12, target="gaussian" if name == "kernelized" else "softmax")
     to = format_named(format)

@@ -376,6 +376,12 @@ CAPTURED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
     "SigLIP (vision)": ("SiglipVisionModel", "SiglipVisionConfig", _image),
 }
 
+#: models whose attention is that of another one here, in a module of its own: slow tests read them too
+ALIKE = (
+    *("RoBERTa", "XLM-R", "ELECTRA", "EuroBERT", "GPT-NeoX", "OPT", "Phi-3", "OLMo-2", "Qwen2", "Gemma", "DeiT"),
+    *("DINOv2", "mBART", "SmolLM3", "Phi", "GLM", "XGLM", "Granite 4", "DeepSeek-V2"),
+)
+
 REFUSED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
     "DeBERTa with talking heads": ("DebertaModel", "DebertaConfig", lambda: _relative(talking_head=True)),
     "FNet": (

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
+from thinned import others_slow
 from transformers import LlamaConfig, LlamaModel
 
 from attnprobe.errors import SourceError, UsageError
@@ -327,14 +328,22 @@ def test_a_window_that_only_the_forward_shows_is_told_afterwards(families, text_
     assert (src.facts["causal"], src.facts["sliding_window"], src.facts["sinks"]) == (True, 6, True)
 
 
+SELECTED = ("last:5", "every:4", "random:7", "0,3,9-12")
+PARTS = ("last:5", "every:4", "0,1", "23")
+TURNS = (("mistral", "last:5"), ("gpt_oss", "23"), ("llama", "every:4"), ("modernbert", "every:4"), ("gpt2", "last:5"))
+
+
 def test_a_window_wider_than_the_text_hides_nothing_and_is_told(families, text_file):
     src = source(families("mistral"), text_file)
     qkv = src.qkv(6, [0], 0)[0]
     assert qkv.sliding_window is None and src.facts["sliding_window"] == 6
 
 
-@pytest.mark.parametrize("queries", ["last:5", "every:4", "random:7", "0,3,9-12"])
-@pytest.mark.parametrize("name", ["mistral", "gpt_oss", "modernbert", "llama", "gpt2"])
+SOME = [(name, of) for name in ("mistral", "gpt_oss", "modernbert", "llama", "gpt2") for of in SELECTED]
+
+
+# a model has its own masks, and a selection its own rows: each one runs with the others' first
+@pytest.mark.parametrize("name, queries", others_slow(SOME, lambda case: case[0] == "gpt_oss" or case in TURNS))
 def test_some_queries_are_rows_of_all(families, text_file, name, queries):
     full = source(families(name), text_file).qkv(24, [0, 1], 0)
     some = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
@@ -347,8 +356,10 @@ def test_some_queries_are_rows_of_all(families, text_file, name, queries):
         assert torch.equal(qkv.all_queries, full[layer].q)
 
 
-@pytest.mark.parametrize("queries", ["last:5", "every:4", "0,1", "23"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt_oss", "gpt2"])
+PARTED = [(name, of) for name in ("llama", "mistral", "gemma3", "gpt_oss", "gpt2") for of in PARTS]
+
+
+@pytest.mark.parametrize("name, queries", others_slow(PARTED, lambda case: case[0] == "gemma3" or case in TURNS))
 def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, queries):
     """What they give is that of one forward; 24 tokens in parts of 7 are more than a window and a last part of 3."""
     full = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import tiny_models
 import torch
-from tiny_models import CAPTURED, REFUSED, VALID, N
+from thinned import others_slow
+from tiny_models import ALIKE, CAPTURED, REFUSED, VALID, N
 
 from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
@@ -54,7 +55,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize("name", others_slow(CAPTURED, lambda name: name[0] not in ALIKE))
 def test_every_call_rebuilds_what_the_model_computed(built, name):
     model, batch = built(name)
     calls, full = capture_all(model, batch)
@@ -188,7 +189,10 @@ def own_outputs(model, batch, projection, paths):
     return actual
 
 
-@pytest.mark.parametrize("form", ["float32", "float32, padded on the right", "float32, padded on the left", "float64"])
+FORMS = ("float32", "float32, padded on the right", "float32, padded on the left", "float64")
+
+
+@pytest.mark.parametrize("form", others_slow(FORMS, lambda form: form[0] in FORMS[2:]))
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_a_qkv_gives_the_models_own_attention(name, form):
     """Windows, grouped keys and sinks. In float64 too the softmax of these models is in float32."""

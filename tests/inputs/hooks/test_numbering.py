@@ -3,6 +3,7 @@
 import pytest
 import tiny_models
 import torch
+from thinned import others_slow
 from tiny_models import CAPTURED
 
 from attnprobe import Unsupported, capture, injected
@@ -56,7 +57,7 @@ def test_calls_have_the_number_of_their_layer_in_the_model(built, name):
         assert "custom" in str(call.pattern) or call.beyond() or call.qkv().layer == call.layer
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", others_slow(TEXTS, lambda name: name[0] not in tiny_models.ALIKE))
 def test_the_calls_and_layers_of_a_model_are_known_before_it_reads(built, name):
     """From a few tokens, and from the modules without numbers."""
     model, batch = built(name)

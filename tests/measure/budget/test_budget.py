@@ -266,7 +266,7 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("method", "metric", "epsilon", "options"),
-    others_slow(CASES, lambda case: case in CASES[::3]),
+    others_slow(CASES, lambda case: case in CASES[1::4]),
     ids=[case[0] for case in CASES],
 )
 def test_the_bisection_has_the_result_of_a_linear_scan(method, metric, epsilon, options):

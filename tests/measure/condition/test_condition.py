@@ -421,14 +421,21 @@ def test_sensitivity_does_not_depend_on_which_heads_are_measured_nor_on_dtype():
     assert not torch.equal(sensitivity(exact, qkv, directions=2, seed=1), whole)
 
 
-@pytest.fixture
-def file(tmp_path):
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
     """Q, K, V of 3 heads and 80 tokens, four of which repeat."""
+    folder = tmp_path_factory.mktemp("qkv")
     q, k, v = torch.randn(3, 3, 80, 8, generator=generator(2, "qkv"))
     for x in (q, k, v):
         x[:, 76:] = x[:, :4]
-    save_file({name: x.contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}, tmp_path / "qkv.safetensors")
-    return tmp_path / "qkv.safetensors"
+    save_file({name: x.contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}, folder / "qkv.safetensors")
+    return folder / "qkv.safetensors"
+
+
+@pytest.fixture(scope="module")
+def sensitive(file, tmp_path_factory):
+    """The run with all that takes time: twelve iterations, and the sensitivity."""
+    return measured(file, tmp_path_factory.mktemp("sensitive"), iterations=12, sensitivity=True)
 
 
 def measured(file, tmp_path, name="r", **rest):
@@ -563,9 +570,8 @@ def test_a_matrix_of_one_landmark_is_recorded_and_read(run, file):
     assert code == 0 and json.loads(again)["rows"] == json.loads(out)["rows"], err
 
 
-def test_iterations_and_sensitivity_are_recorded_where_they_are_asked_for(file, tmp_path):
-    run = measured(file, tmp_path, iterations=12, sensitivity=True)
-    frame, steps, trials = (run.frame(kind) for kind in ("matrix", "iteration", "trial"))
+def test_iterations_and_sensitivity_are_recorded_where_they_are_asked_for(sensitive, file, tmp_path):
+    frame, steps, trials = (sensitive.frame(kind) for kind in ("matrix", "iteration", "trial"))
     scaled = frame[frame["matrix"] == "N"]
     assert (scaled["lemma3"] == "holds").all() and (scaled["gradient_six"] > 0).all()
     of_scaled = steps[steps["matrix"] == "N"]
@@ -582,24 +588,23 @@ def test_iterations_and_sensitivity_are_recorded_where_they_are_asked_for(file, 
     assert "residual_15" not in line
     _, lines = cells(trials, CHANGES)
     assert lines[-1]["sensitivity.max"].value == trials.loc[trials["matrix"] == "C", "sensitivity"].max()
-    plain = measured(file, tmp_path, "plain")
+    plain = measured(file, tmp_path, methods=("nystromformer",))
     for kind, table in (("iteration", RESIDUALS), ("trial", CHANGES)):
         assert not grids(Selection.of(plain.frame(kind), table))
 
 
 @pytest.mark.parametrize("name, heading", [("cond", r"σ₁/σ\_m [p10 – p90]"), ("sensitivity", "change [p10 – p90]")])
-def test_a_median_is_shown_with_its_range_where_its_column_is_asked_for(file, tmp_path, name, heading):
-    measured(file, tmp_path, methods=("nystromformer",), sensitivity=True)
-    [view] = views(open_run(tmp_path / "r"))
+def test_a_median_is_shown_with_its_range_where_its_column_is_asked_for(sensitive, name, heading):
+    [view] = views(sensitive)
     assert f"| {heading} |" in view.text("md", columns=[name])
 
 
 def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_path, monkeypatch):
     monkeypatch.setattr("attnprobe.measure.condition.measure.DENSE", 40)
-    [first, *others] = measured(file, tmp_path).records["condition"]
+    [first, *others] = measured(file, tmp_path, methods=("nystromformer",)).records["condition"]
     assert first["method"] is None and first["status"] == "skipped" and "n=40" in first["reason"]
     assert all(cell["status"] == "ok" for cell in others)
-    changed = measured(file, tmp_path, "changed", methods=("skyformer",), sensitivity=True)
+    changed = measured(file, tmp_path, "changed", methods=("nystromformer",), sensitivity=True)
     [first, _] = changed.records["condition"]
     assert first["status"] == "ok" and "n=40" in first["reason"] and {row["kind"] for row in first["rows"]} == {"trial"}
     [view] = views(changed)
@@ -616,8 +621,8 @@ def test_methods_without_a_core_and_budgets_beyond_the_sequence_are_skipped_with
     assert (heads.loc["linear", "output_spectral_relative"] > 0).all()  # it has an error, and no core
 
 
-def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path):
-    frame = measured(file, tmp_path, methods=("skyformer",), sensitivity=True).frame("matrix")
+def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(sensitive, file):
+    frame = sensitive.frame("matrix")
     qkv = load_qkv(qkv=str(file), n=80)
     core = by_name(qkv, approximate("skyformer", qkv, 8))["SAS"]
     whole = core.matrix * core.log_scale.exp()[:, None, None]

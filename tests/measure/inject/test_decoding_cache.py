@@ -9,6 +9,7 @@ import torch
 import transformers
 from inject_rows import metrics, requested, without_reasons
 from sources_helpers import VOCABULARY, save, seeded, text_of
+from thinned import others_slow
 
 from attnprobe import Storage, capture
 from attnprobe.errors import Unsupported, UsageError
@@ -83,7 +84,8 @@ def ask(models, text, tmp_path):
     def measured(model, methods, tests=True, **rest):
         whole, ids = opened(models[model], text)
         first = (next(iter(capture(whole, {"input_ids": ids}).values())).layer,)
-        given = {"n": (N,), "d": (D,), "prefix": PREFIX, "layer": first, "input_statistics": False, **rest}
+        given = {"n": (N,), "d": (D,), "prefix": PREFIX, "layer": first, "input_statistics": False}
+        given |= {"greedy_steps": 0, **rest}
         spec = {"model": models[model], "text": text, "device": "cpu", "phase": "decode", "methods": methods}
         request = InjectRequest(**spec, out=str(tmp_path / str(rest)), **given)
         if not tests:
@@ -103,7 +105,11 @@ def opened(folder, text):
     return model.eval().requires_grad_(False), ids
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "a state outside the cache"])
+CACHED = [name for name in MODELS if name != "a state outside the cache"]
+APART = ("latent rows", "shared layers", "Mamba, one token at a time", "a cache of its own class")
+
+
+@pytest.mark.parametrize("name", others_slow(CACHED, lambda name: name[0] in APART))
 def test_a_prompt_that_is_kept_whole_changes_nothing(ask, name):
     """The last number of keys and values is that of the layers that have some."""
     layer = {"layer": (1, 3)} if name == "shared layers" else {}

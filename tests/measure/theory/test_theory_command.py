@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -266,8 +267,8 @@ def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
         yield Finding("partly", "a", met, "p", bound, measured, vacuous, details={"x": bound})
 
     theorem("partly", paper="p", says="s", cost="c")(partly)
-    args = ("--qkv", file, "--theorem", "partly", "--plot", "--out", "r")
-    code, out, err = run(*args)
+    args = ("--qkv", file, "--theorem", "partly", "--out", "r")
+    code, out, err = run(*args, "--plot")
     assert code == 4 and "nothing to compare: what was measured or its bound is NaN" in out
     (cell,) = read_records("r")
     assert (cell["status"], cell["reason"]) == ("diverged", "1 of 1 findings are NaN in some head")
@@ -278,12 +279,11 @@ def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
     assert [row["measured"] for row in heads] == [1.0, None, None, None]
     assert [row["slack"] for row in heads] == ["inf", None, None, None]
     assert [row["status"] for row in rows_of([cell])] == ["ok", "diverged", "ok", "ok"]
-    actual = json.loads(run(*args, "--format", "json")[1], parse_constant=pytest.fail)
-    [line] = actual["rows"]
+    shutil.rmtree("r/figures")  # what is there is drawn again
+    code, out, err = run(*args, "--format", "json", "--fail-above", "violated=1")
+    [line] = json.loads(out, parse_constant=pytest.fail)["rows"]
     assert (line["status"], line["measured.median"], line["bound.median"]) == ("diverged", 1.0, "inf")
-    code, _, err = run(*args, "--fail-above", "violated=1")
     assert code == 1 and "diverged: nothing to compare" in err
-    assert run("report", "r")[0] == 0
 
 
 def test_methods_matter_to_statements_about_methods_alone(file, tmp_path):
@@ -538,10 +538,10 @@ def test_compare_refuses_a_run_of_theory(run, file):
 
 
 def test_weights_stand_side_by_side(run, tiny_bert, text_file):
-    options = "--weights pretrained,initialized --n 24,32 --d 4 --layer 0-1 --windows 2 --theorem frequency --repeats 3"
+    options = "--weights pretrained,initialized --n 24 --d 4 --layer 0-1 --windows 2 --theorem frequency --repeats 2"
     code, out, err = run("--model", tiny_bert, "--text", text_file, *options.split(), "--plot", "--out", "r")
     assert code == 0, err
-    assert len(read_records("r")) == 2 * 2 * 2 * 2
+    assert len(read_records("r")) == 2 * 2 * 2
     assert "pretrained, scores" not in out and "initialized" in out and "Nobody 2026, Theorem 1: " in out
 
 
