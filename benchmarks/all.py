@@ -23,7 +23,8 @@ from pathlib import Path
 
 from measuring import Goal
 
-from attnprobe.run.provenance import clock_mhz, git_commit, machine, versions
+from attnprobe.machine.processor import clock_mhz
+from attnprobe.run.provenance import git_commit, machine, versions
 
 HERE = Path(__file__).resolve().parent
 TEXT = ["{text}"]  # stands for --text FILE, where it is given

@@ -35,7 +35,7 @@ import torch
 from measuring import Goal, arguments, finish
 from torch import Tensor
 
-from attnprobe.frame.ranks import rank_correlation
+from attnprobe.frame.correlation import rank_correlation
 from attnprobe.grammar.lists import options_text
 from attnprobe.machine.timings import Timings
 from attnprobe.measure.inject import InjectRequest
@@ -151,8 +151,8 @@ def correlations(places: Sequence[Place], numbers: np.ndarray, damage: np.ndarra
         keys = [part(place) for place in places]
         groups = [[number for number, key in enumerate(keys) if key == one] for one in dict.fromkeys(keys)]
         for row in range(len(found)):
-            every = [rank_correlation(numbers[group, row].tolist(), damage[group].tolist()) for group in groups]
-            known = [rho for rho in every if rho is not None]
+            every = [rank_correlation(numbers[group, row], damage[group]) for group in groups]
+            known = [one[0] for one in every if one is not None]
             found[row, column] = np.mean(known) if known else np.nan
     return found
 
