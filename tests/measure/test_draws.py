@@ -100,7 +100,7 @@ def measure(here, drawn):
     def streams_of(name, *options):
         drawn.clear()
         cells = measured(name.split()[0], *options, "--device", "cpu", "--force", "--out", "r")
-        assert {cell["status"] for cell in cells} == {"ok"}
+        assert {cell["status"] for cell in cells} <= {"ok", "skipped"}
         return {label: set(labels) for label, labels in drawn.items()}
 
     return streams_of

@@ -337,7 +337,8 @@ def test_older_pictures_never_contradict_the_table(command, tmp_path):
     assert {name: (tmp_path / "r/figures" / name).read_bytes() for name in names(tmp_path)} == before
     code, _, err = command("--method", "performer,vmean")  # another table in the folder: both kinds are drawn again
     assert code == 0 and names(tmp_path) == ERRORS | MAPS
-    assert all((tmp_path / "r/figures" / name).read_bytes() != old for name, old in before.items())
+    drawn = {name: old for name, old in before.items() if name.endswith(".svg")}
+    assert all((tmp_path / "r/figures" / name).read_bytes() != old for name, old in drawn.items())
     command("--layer", "2")  # maps of another layer are panels of the same figure
     assert names(tmp_path) == ERRORS | MAPS
 
