@@ -273,8 +273,12 @@ def _states(frame: DataFrame, codes: np.ndarray, count: int) -> dict[str, Any]:
     bad = np.zeros(count, bool)
     np.logical_or.at(bad, codes, spoiled)
     reasons: list[str | None] = [None] * count
-    for group in np.flatnonzero(worst > 0):
-        cells = frame.loc[(codes == group) & (ranks == worst[group])]
-        texts = [str(text) for text in cells["reason"].tolist() if isinstance(text, str)]
-        reasons[group] = "; ".join(dict.fromkeys(texts)) or None
+    # in one pass over the rows: a frame of maps has a group for each block
+    lost = np.flatnonzero((ranks > 0) & (ranks == worst[codes]))
+    texts: dict[int, dict[str, None]] = {}
+    for group, text in zip(codes[lost], frame["reason"].iloc[lost] if len(lost) else (), strict=True):
+        if isinstance(text, str):
+            texts.setdefault(int(group), {})[str(text)] = None
+    for group, of_group in texts.items():
+        reasons[group] = "; ".join(of_group) or None
     return {"status": [STATUSES[rank] for rank in worst], "reason": reasons, "bad": bad}

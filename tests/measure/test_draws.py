@@ -38,7 +38,7 @@ RUNS = {
         PLACES | HEADS | REPEATS,
     ),
     "bench": (f"{FILE} --source model --method skyformer --rounds 1 --no-memory", {"layers": PLACES["layers"]} | HEADS),
-    "condition": (f"{FILE} --method skyformer --sensitivity", PLACES | HEADS),
+    "condition": (f"{FILE} --method nystromformer --sensitivity", PLACES | HEADS),
     "spectrum": (f"{FILE} --of skyformer,linformer", PLACES | HEADS),
     "theory": (f"{FILE} --theorem {PROBABILITIES} --method linformer", PLACES | HEADS | REPEATS),
     "inject": (f"{TINY} --method skeinformer,linformer --batch 2", WINDOWS | LAYERS | REPEATS),
