@@ -432,7 +432,8 @@ def decoding_at(measure: Measure, n: int, sizes: Sizes) -> None:
         return QKV(qkv.q, qkv.k, qkv.v, causal=True)
 
     def behind(qkv: QKV) -> Steps:
-        return Steps(0, 0, qkv.replace(q=qkv.q[:, n:], positions=torch.arange(n, n + SAMPLED, device=qkv.device)), n)
+        places = torch.arange(n, n + SAMPLED, device=qkv.device)
+        return Steps(0, 0, 0, qkv.replace(q=qkv.q[:, n:], positions=places), n)
 
     def whole() -> Callable[[], Tensor]:
         qkv = causal()

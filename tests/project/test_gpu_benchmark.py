@@ -61,7 +61,8 @@ def test_all_sections_run_in_a_minute(module, tmp_path):
     assert monotonic() - begin < 60
     assert {row["section"] for row in actual["rows"]} == set(module("gpu").SHARES) == set(module("gpu").SECTIONS)
     failed = {row["name"]: row["absent"] for row in actual["rows"] if row["absent"]}
-    assert set(failed) == {"SDPA, memory-efficient", "flex attention", "pykeops"}, failed
+    # tri-shape keeps 100 last rows of each text, for which 16 keys are too few
+    assert set(failed) == {"SDPA, memory-efficient", "flex attention", "pykeops", "tri-shape d=16"}, failed
 
 
 def test_a_row_that_fails_says_why_and_the_next_is_measured(module, measure):
