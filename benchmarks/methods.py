@@ -28,7 +28,7 @@ LINEAR, EXACT_GOAL, BAND, FASTER_AT, SHARE = 1.15, 2.0, 0.15, 4096, 0.25
 
 def goals(found: Shown) -> list[Goal]:
     """What the tables say beside what they should."""
-    lines = {table.name: rows for table, rows in zip(found.catalogue.tables, found.lines, strict=True)}
+    lines = {table.name: rows for table, rows in found.lines}
     listed = []
     for line in lines["growth"].to_dict("records"):
         slope, beside = line["time_exponent"], line["time_exponent_spread"] or 0.0

@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 
 from attnprobe.frame.records.append import RecordWriter
 from attnprobe.measure.error import ErrorRequest, measure_errors
+from attnprobe.run.topics.running import Cluster
 from attnprobe.run.where.backends import Alone, Crew
 from attnprobe.run.where.pool import Processes
 from attnprobe.run.where.ray_cluster import cluster
@@ -171,7 +172,7 @@ def main() -> int:
             print(f"{line}, two shards {both:.1f} s; about {len(str(records[-1]))} bytes a record", flush=True)
         each = {"": overhead(records[-1], folder, Processes(1))}
         if args.ray:
-            with cluster("local", 1, 1, 0, "cpu", lambda line: None) as (backend, _):
+            with cluster(Cluster("local", gpus=0, cpus=1), 1, "cpu", lambda line: None) as (backend, _):
                 each[" of Ray"] = overhead(records[-1], folder, backend)
     middle = {name: sorted(found)[len(found) // 2] for name, found in ratios.items()}
     print(f"two shards over one process: {middle['two shards']:.2f} ± {spread(ratios['two shards']):.2f}")
