@@ -172,7 +172,7 @@ def main() -> int:
             print(f"{line}, two shards {both:.1f} s; about {len(str(records[-1]))} bytes a record", flush=True)
         each = {"": overhead(records[-1], folder, Processes(1))}
         if args.ray:
-            with cluster(Cluster("local", gpus=0, cpus=1), 1, "cpu", lambda line: None) as (backend, _):
+            with cluster(Cluster(address="local", gpus=0, cpus=1), 1, "cpu", lambda line: None) as (backend, _):
                 each[" of Ray"] = overhead(records[-1], folder, backend)
     middle = {name: sorted(found)[len(found) // 2] for name, found in ratios.items()}
     print(f"two shards over one process: {middle['two shards']:.2f} ± {spread(ratios['two shards']):.2f}")
