@@ -119,8 +119,12 @@ class Streamed(Operator):
 
     def _largest_score(self) -> Tensor:
         """An upper bound of the absolute scores of each head, (h,), from norms: cost ``(n_q + n_k) p``."""
-        added = 0.0 if self.terms is None else self.terms.largest
-        return abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q)) + added
+        largest_k = repeated(_largest_norm(self.k), len(self.q))
+        return abs(self.scale) * _largest_norm(self.q) * largest_k + self._largest_bias
+
+    @property
+    def _largest_bias(self) -> float:
+        return 0.0 if self.terms is None else self.terms.largest
 
     @cached_property
     def _underflows(self) -> list[bool]:
@@ -303,9 +307,8 @@ class GaussianAttention(Streamed):
         return part
 
     def _lowest(self) -> Tensor:
-        added = 0.0 if self.terms is None else self.terms.largest
         largest = _largest_norm(self.q) + repeated(_largest_norm(self.k), len(self.q))
-        return -abs(self.scale) / 2 * largest**2 - added
+        return -abs(self.scale) / 2 * largest**2 - self._largest_bias
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponent = self.scores(heads, start, stop, out)
