@@ -43,9 +43,6 @@ def ran(folder, command, unbuffered=""):
 ERROR = "error --qkv q.safetensors --method svd --d 2"
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.slow  # the same in this process is below
 @pytest.mark.parametrize(
     ("limit", "expected", "unbuffered"),
@@ -109,8 +106,8 @@ def test_an_answer_that_cannot_be_written_costs_no_file(onto, limit, expected, f
     [
         ("error --help", ""),
         ("", "1"),
-        pytest.param("error --help", "1", marks=SLOW),
-        pytest.param("", "", marks=SLOW),
+        pytest.param("error --help", "1", marks=pytest.mark.slow),
+        pytest.param("", "", marks=pytest.mark.slow),
     ],
 )
 def test_what_click_prints_meets_the_same_end(folder, args, unbuffered):

@@ -59,7 +59,6 @@ def r(measured, tmp_path):
     return shutil.copytree(measured, tmp_path / "r")
 
 
-SLOW = pytest.mark.slow
 SMALL = {
     "error": ("error", "--method skyformer,performer --d 2,4"),
     "spectrum": ("spectrum", "--of softmax,skyformer --d 4"),
@@ -511,7 +510,9 @@ def test_a_figure_that_was_there_before_is_not_on_the_page(run, r, tmp_path):
         assert stems[1] not in page and (stems[0] in page) == (plot == "errors")  # no link either
 
 
-@pytest.mark.parametrize("value", [[1.5], {"a": 1}, [None], *(pytest.param(one, marks=SLOW) for one in (5, "x", []))])
+@pytest.mark.parametrize(
+    "value", [[1.5], {"a": 1}, [None], *(pytest.param(one, marks=pytest.mark.slow) for one in (5, "x", []))]
+)
 def test_a_manifest_with_options_of_anything_is_shown(value, run, r):
     manifest = json.loads((r / "manifest.json").read_text())
     manifest["config"] = {name: {"value": value} for name in manifest["config"]}

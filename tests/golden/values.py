@@ -12,9 +12,10 @@ what the product writes; all else is independent of its files. After a number ha
 
 On a processor on which numbers differ from those of another one, at a commit whose numbers are right:
 
-    cd tests; python -m golden.values --rounding
+    cd tests; python -m golden.values --rounding   # keeps the numbers; what differs from them is rounding
 """
 
+import argparse
 import json
 import math
 import os
@@ -558,27 +559,27 @@ def _on_another(environment: Mapping[str, str], names: Sequence[str]) -> dict[st
     return {run: {(tuple(place), metric): value for place, metric, value in some} for run, some in of_runs.items()}
 
 
-def main(asked: list[str]) -> None:
-    """Measure runs and keep their numbers.
-
-    ``--to FILE`` writes numbers to a file as JSON and keeps nothing. ``--rounding`` keeps the numbers as they are, and
-    counts all differences from them as rounding.
-    """
-    options = {"--to": asked[1:2], "--rounding": []}.get(asked[0]) if asked else None
-    names = asked if options is None else asked[1 + len(options) :]
-    found = measured(names)
-    if options:
+def main() -> None:
+    """Measure runs and keep their numbers."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="runs; all by default")
+    parser.add_argument("--to", type=Path, help="write the numbers to this file as JSON, and keep nothing")
+    parser.add_argument("--rounding", action="store_true", help="keep the numbers; what differs from them is rounding")
+    args = parser.parse_args()
+    found = measured(args.names)
+    if args.to:
         plain = {run: [[*key, value] for key, value in of_run.items()] for run, of_run in found.items()}
-        Path(options[0]).write_text(json.dumps(plain), encoding="utf-8")
+        args.to.write_text(json.dumps(plain), encoding="utf-8")
         return
     known, rounding = read(), read_rounding()
-    kept = {run: known[run] for run in found}
-    if options is None:
+    if args.rounding:
+        kept = {run: known[run] for run in found}
+    else:
         kept = {run: _settled(of_run, known.get(run, {}), rounding.get(run, {})) for run, of_run in found.items()}
-    others = [found, *(_on_another(environment, names) for environment in PROCESSORS)]
+    others = [found, *(_on_another(environment, args.names) for environment in PROCESSORS)]
     moved = {run: movements(of_run, [other[run] for other in others]) for run, of_run in kept.items()}
     write(kept, {**rounding, **{run: _widest(rounding.get(run, {}), of_run) for run, of_run in moved.items()}})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

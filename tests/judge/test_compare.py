@@ -877,9 +877,9 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
     q, k, v = torch.randn(3, 2, 96, 8, generator=torch.Generator().manual_seed(0))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "qkv.safetensors")
     base = ("error", "--qkv", "qkv.safetensors", "--method", "skyformer,nystromformer")
-    for name, args in {"a": ("--d", "8,16"), "b": ("--d", "16,24", "--seed", "1")}.items():
+    for name, args in {"a": ("--d", "8,16"), "again": ("--d", "8,16"), "b": ("--d", "16,24", "--seed", "1")}.items():
         assert command(*base, *args, "--out", name)[0] == 0
-    code, out, _ = command("compare", "a", "a", "--format", "json", "--tolerance", "0")
+    code, out, _ = command("compare", "a", "again", "--format", "json", "--tolerance", "0")
     rows = json.loads(out)["rows"]
     assert code == 0 and len(rows) == 2 * 5 and {row["verdict"] for row in rows} == {"same"}
     code, out, _ = command("compare", "a", "b", "--format", "json", "--tolerance", "100")

@@ -1,7 +1,7 @@
 """Models with local layers, which have a sliding window, and global ones, such as Gemma 3."""
 
 import pytest
-from asked import measured
+from asked import measuring
 from inject_rows import metrics
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
@@ -45,13 +45,7 @@ def shown_by(run, folder, tmp_path, monkeypatch):
 @pytest.fixture
 def records_of(folder, tmp_path, monkeypatch):
     """Measures a command in the folder, and shows nothing; gives its records."""
-    monkeypatch.chdir(folder)
-
-    def measure(*arguments):
-        records = measured(*arguments, *HERE, "--out", tmp_path / f"run{len(list(tmp_path.iterdir()))}")
-        return [record for record in records if record["requested"]]
-
-    return measure
+    return measuring(folder, tmp_path, monkeypatch, *HERE)
 
 
 def layers_of(records, method, field="layer"):

@@ -4,7 +4,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
-from asked import measured
+from asked import measuring
 from inject_rows import local, metrics
 from sources_helpers import VOCABULARY, save, seeded, text_of
 from thinned import others_slow
@@ -34,13 +34,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def command(folder, tmp_path, monkeypatch):
     """Measures a command in the folder; gives its records without those of references."""
-    monkeypatch.chdir(folder)
-
-    def command(*arguments):
-        records = measured(*arguments, *HERE, "--out", tmp_path / f"run{len(list(tmp_path.iterdir()))}")
-        return [record for record in records if record.get("requested", True)]
-
-    return command
+    return measuring(folder, tmp_path, monkeypatch, *HERE)
 
 
 @pytest.mark.parametrize("name", others_slow(HEADED, lambda name: name[0] == "Zamba2"))

@@ -570,12 +570,8 @@ def test_the_command_draws_each_length(bench):
     assert code == 0, err
     figures = {path.stem for path in Path("r/figures").iterdir()}
     assert figures == {"bench-time", "bench-pareto", "bench-pareto-products"}
-    assert (
-        bench("--n 32,64 --d 8 --p 8 --rounds 1 --device cpu --no-memory", "--method linear --out s --plot bench-time")[
-            0
-        ]
-        == 0
-    )
+    options = "--method linear --rounds 1 --no-memory --out s --plot bench-time"
+    assert bench("--n 32,64 --d 8 --p 8 --device cpu", options)[0] == 0
     assert {path.stem for path in Path("s/figures").iterdir()} == {"bench-time"}
 
 
@@ -712,9 +708,9 @@ def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
     assert code == 2 and "bench" in err
 
 
-def judged(text, cells, lines=None):
-    """What became of a gate at the lines of cells, by method and n."""
-    results = check(shown(cells).gate_lines if lines is None else lines, [parse_gate(text, BENCH)])
+def judged(text, found):
+    """What became of a gate at the lines of a view, which makes them once, by method and n."""
+    results = check(found.gate_lines, [parse_gate(text, BENCH)])
     return {result.where: result.passed for result in results}
 
 
@@ -730,26 +726,26 @@ def gated(n, times, d=8, **fields):
 
 def test_gates_judge_costs_over_rounds_and_growth_over_lengths():
     cells = [cell for n, t in ((2048, 1e-3), (4096, 4e-3)) for cell in gated(n, [t, 3 * t, 2 * t])]
-    lines = shown(cells).gate_lines
+    found = shown(cells)
     expected = {"performer d=8 n=2048 layer=0": True, "performer d=8 n=4096 layer=0": False}
-    assert judged("ratio_to_exact.median=2.1", cells, lines) == expected
-    assert list(judged("ratio_to_exact.max=11.9", cells, lines).values()) == [True, False]
-    assert list(judged("seconds=0.005", cells, lines).values()) == [True, False]
-    assert list(judged("kv_read=6.9", cells, lines).values()) == [False, False]
-    assert list(judged("scored=3.1", cells, lines).values()) == [True, True]
-    assert judged("time_exponent=1.99", cells, lines) == {"performer d=8 layer=0": False}
-    assert judged("time_exponent=2.01", cells, lines) == {"performer d=8 layer=0": True}
-    assert judged("memory_exponent=0.01", cells, lines) == {"performer d=8 layer=0": True}
+    assert judged("ratio_to_exact.median=2.1", found) == expected
+    assert list(judged("ratio_to_exact.max=11.9", found).values()) == [True, False]
+    assert list(judged("seconds=0.005", found).values()) == [True, False]
+    assert list(judged("kv_read=6.9", found).values()) == [False, False]
+    assert list(judged("scored=3.1", found).values()) == [True, True]
+    assert judged("time_exponent=1.99", found) == {"performer d=8 layer=0": False}
+    assert judged("time_exponent=2.01", found) == {"performer d=8 layer=0": True}
+    assert judged("memory_exponent=0.01", found) == {"performer d=8 layer=0": True}
 
 
 def test_gates_on_what_was_not_measured_fail():
     cells = [cell for n in (64, 128) for cell in gated(n, [1e-3] * 3, peak=None)]
-    assert set(judged("peak_bytes=1e12", cells).values()) == {False}
-    assert set(judged("time_exponent=9", cells).values()) == {False}  # no two lengths from 2048 on
-    assert set(judged("output_spectral=9", cells).values()) == {False}
+    assert set(judged("peak_bytes=1e12", shown(cells)).values()) == {False}
+    assert set(judged("time_exponent=9", shown(cells)).values()) == {False}  # no two lengths from 2048 on
+    assert set(judged("output_spectral=9", shown(cells)).values()) == {False}
     for cell in cells:
         cell["rows"][-1]["output_spectral"] = 0.1  # of one head
-    assert set(judged("output_spectral=9", cells).values()) == {False}
+    assert set(judged("output_spectral=9", shown(cells)).values()) == {False}
     with pytest.raises(UsageError, match="time_exponent describes all n together; leave n out"):
         parse_gates([{"metric": "time_exponent", "max": 1, "n": 64}], BENCH)
 

@@ -364,23 +364,9 @@ def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path)
     mask = torch.arange(96) < 90
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous(), "mask": mask}, tmp_path / "m.safetensors")
     methods = "nystromformer,skyformer:inverse=cholesky,gamma=0,sampler=iid"  # 180 landmarks are too many for the first
+    words = f"error --qkv m.safetensors --method {methods} --d 8,180 --no-matrix --plot maps --out r"
     with pytest.raises(SystemExit) as stop:
-        main(
-            [
-                "error",
-                "--qkv",
-                "m.safetensors",
-                "--method",
-                methods,
-                "--d",
-                "8,180",
-                "--no-matrix",
-                "--plot",
-                "maps",
-                "--out",
-                "r",
-            ]
-        )
+        main(words.split())
     assert stop.value.code == 4 and len(list((tmp_path / "r/figures").iterdir())) == EACH
     diverged = {}
     for record in mapped(read_records(tmp_path / "r")):
